@@ -207,6 +207,7 @@ def test_a_node_joins_from_its_own_address_only() -> None:
         ({1: {"127.0.0.2", "127.0.0.1"}}, ["info"]),
         ({}, ["info"]),
         ({0: {THIS_MACHINE, "192.0.2.7"}, 1: {"127.0.0.2"}}, []),
+        ({0: {"127.0.0.1"}, 1: {THIS_MACHINE, "192.0.2.7"}}, []),
     ],
 )
 def test_a_node_at_the_address_of_another_one_is_a_finding(known: dict[int, set[str]], severities: list[str]) -> None:
@@ -222,6 +223,15 @@ def test_a_node_at_the_address_of_another_one_is_a_finding(known: dict[int, set[
     if severities[:1] == ["error"]:
         assert notes[0]["text"].startswith("node 0 joined from 127.0.0.1, which is the address of node 1, and node 0")
         assert notes[0]["untrusted"] == [0]
+
+
+def test_the_machine_of_the_controller_excuses_no_address_of_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "place_of", lambda connection: "192.0.2.9")
+    with _served() as served:
+        StubAgent(served.server.port).serve()
+        served.over()
+    (note,) = served.server.address_notes({0: {THIS_MACHINE, "192.0.2.7"}})
+    assert note["text"].startswith("node 0 joined from an address that the launcher does not give")
 
 
 def test_a_stranger_without_the_token_is_no_finding() -> None:

@@ -7,24 +7,27 @@ import socket
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from targets.jobs import A_JOB
 
 from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
+from seatrial.targets import remote_defaults
 from seatrial.targets.command import Command
 from seatrial.targets.host_of_node import HostOfNode
-from seatrial.targets.slurm import driver
+from seatrial.targets.slurm import driver, slurm_target
 from seatrial.targets.slurm.driver import BatchJobDriver
 
 COMMAND = Command(argv=("sbatch", "--parsable", "--wrap=true"), env={"SEATRIAL_TOKEN": "x"}, nodes=(0, 1))
 # squeue prints the first line of its file and drops it unless it is the last one; scancel records its arguments and
-# cancels the job, unless the file ``deaf`` exists.
+# cancels the job, unless the file ``deaf`` exists. The partition is hidden: only --all shows its nodes and steps.
 STUBS = {
     "sbatch": 'cat "$STUB/sbatch.err" >&2 2>/dev/null; [ -e "$STUB/sbatch.out" ] && cat "$STUB/sbatch.out"',
-    "squeue": 'case "$*" in *--steps*) exec cat "$STUB/squeue.out";; esac;'
+    "squeue": 'case "$*" in *--steps*) case "$*" in *--all*) cat "$STUB/squeue.out";; esac; exit;; esac;'
     ' head -n1 "$STUB/squeue.out"; [ $(wc -l < "$STUB/squeue.out") -gt 1 ] && sed -i 1d "$STUB/squeue.out"; :',
     "sacct": ":",
-    "sinfo": 'echo "$@" > "$STUB/asked"; cat "$STUB/sinfo.out"',
+    "sinfo": 'echo "$@" > "$STUB/asked"; case "$*" in *--all*) cat "$STUB/sinfo.out";; esac',
     "sattach": 'echo "$@" > "$STUB/laid out"; cat "$STUB/sattach.out"',
     "scancel": 'echo "$@" >> "$STUB/cancelled"; [ -e "$STUB/deaf" ] || echo "CANCELLED|None|" > "$STUB/squeue.out"',
 }
@@ -300,5 +303,17 @@ def test_of_several_steps_of_one_name_none_is_taken(slurm: StubSlurm, tmp_path: 
     batch.submit([COMMAND], tmp_path, [], no_feed)
     for name, text in (("squeue", "12.0|trial\n12.1|trial"), ("sattach", LAYOUT), ("sinfo", ADDRESSES)):
         (tmp_path / f"{name}.out").write_text(f"{text}\n")
-    with pytest.raises(SeatrialError, match=r"steps 12\.0 and 12\.1 of Slurm's job 12 .*squeue --steps --jobs=12"):
+    with pytest.raises(
+        SeatrialError, match=r"steps 12\.0 and 12\.1 of Slurm's job 12 .*squeue --all --steps --jobs=12"
+    ):
         batch.hosts()
+
+
+def test_the_own_address_is_that_on_the_route_to_a_hidden_partition(
+    slurm: StubSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_defaults, "own_address", lambda nodes: f"the one on the route to {', '.join(nodes)}")
+    (tmp_path / "sinfo.out").write_text("n0\nn1\nn0\n")
+    job = replace(A_JOB, target="slurm", detail=SimpleNamespace(partition="hidden"))
+    assert slurm_target._address(job) == "the one on the route to n0, n1"
+    assert "--partition=hidden" in (tmp_path / "asked").read_text().split()

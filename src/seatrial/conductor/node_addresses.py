@@ -42,11 +42,11 @@ def surely_another(address: str, node: int, known: Mapping[int, Collection[str]]
     return sorted(other for other, addresses in known.items() if address in addresses)
 
 
-def is_unknown(address: str, node: int, known: Mapping[int, Collection[str]]) -> bool:
-    """Return whether nothing tells that a node, or which one, is at ``address``."""
+def is_unknown(address: str, place: str, node: int, known: Mapping[int, Collection[str]]) -> bool:
+    """Return whether nothing tells that a node, or which one, is at ``address``. ``place``: as of ``place_of``."""
     if node not in known:  # at the address of another one it may be that one
         return True
-    return THIS_MACHINE not in known[node] and not any(address in addresses for addresses in known.values())
+    return place not in known[node] and not any(address in addresses for addresses in known.values())
 
 
 def normalized(address: str) -> str:

@@ -58,6 +58,7 @@ class _Peer:
         "floods",
         "node",
         "out",
+        "place",
         "since",
         "socket",
         "tags_received",
@@ -69,6 +70,8 @@ class _Peer:
         self.socket = connection
         self.address = address
         """Where it comes from; empty where we made it."""
+        self.place = ""
+        """As of ``place_of`` once the agent has joined; empty where we made the connection."""
         self.attached = attached
         """The node to which we made the connection: starting its agent may take long and print something before."""
         self.tags_received: LineTags | None = None
@@ -208,7 +211,8 @@ class Server:
         for node, did in self.impostors(known, made_at).items():
             text = f"node {node} {did}; what reports as node {node} is not what it says, so nothing of it can be"
             notes.append(NoteEvent(kind="note", severity="error", text=f"{text} trusted", untrusted=[node]))
-        unknown = [node for node, address in self._peer_addresses() if is_unknown(address, node, known)]
+        places = {node: self._peers[node].place for node, _ in self._peer_addresses()}
+        unknown = [node for node, at in self._peer_addresses() if is_unknown(at, places[node], node, known)]
         if unknown := [node for node in unknown if made_at.get(node, "") not in known.get(node, ())]:
             notes.append(NoteEvent(kind="note", severity="info", text=_unknown(unknown)))
         return notes
@@ -402,7 +406,7 @@ class Server:
         try:
             is_there = may_be(peer.socket, node, self._addresses)
             # A connection that we made leads to the host of the request.
-            place = place_of(peer.socket) if peer.attached is None else ""
+            peer.place = place_of(peer.socket) if peer.attached is None else ""
         except OSError:  # it was reset after it had sent its proof
             return False
         if not is_there:
@@ -438,7 +442,7 @@ class Server:
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer
-        self._perform(self._conductor.join(node, time.monotonic(), place))
+        self._perform(self._conductor.join(node, time.monotonic(), peer.place))
         return True
 
     def _note_claim(self, node: int, text: str, untrusted: Sequence[int] = ()) -> None:

@@ -20,13 +20,13 @@ def find_step(job: str, name: str) -> str:
     """
     if not job:
         return ""
-    listed = _answer("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j")
+    listed = _answer("squeue", "--all", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j")
     found = [step for step, _, step_name in (line.strip().partition("|") for line in listed) if step_name == name]
     if len(found) > 1:
         raise SeatrialError(
             f"{all_named('step', found)} of Slurm's job {job} have the name of this run, so it is not known on which"
             f" host each node is, and the report has numbers in place of names; see who started the others (squeue"
-            f" --steps --jobs={job}), end them with scancel, and repeat the trial"
+            f" --all --steps --jobs={job}), end them with scancel, and repeat the trial"
         )
     return found[0] if found else ""
 
@@ -46,8 +46,9 @@ def hosts_of_step(step: str) -> tuple[HostOfNode, ...]:
     if not names or set(names) != set(range(len(names))):
         return ()
     nodes = ",".join(dict.fromkeys(names.values()))
-    # A node has a line for each of its partitions.
-    pairs = [line.split() for line in _answer("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %o")]
+    # A node has a line for each of its partitions, of which some may be hidden.
+    listed = _answer("sinfo", "--all", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %o")
+    pairs = [line.split() for line in listed]
     addresses = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
     if not set(names.values()) <= addresses.keys():
         return ()

@@ -195,7 +195,7 @@ def _address(job: Processes) -> str:
     partition = [f"--partition={job.detail.partition}"] if job.detail.partition else []
     try:
         output = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%o", *partition],
+            ["sinfo", "--all", "--noheader", "--Node", "--format=%o", *partition],
             capture_output=True,
             text=True,
             errors="replace",
