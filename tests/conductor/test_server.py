@@ -178,6 +178,37 @@ def test_a_second_process_that_proves_to_be_a_node_is_a_finding() -> None:
     assert note["untrusted"] == [0]
 
 
+def test_the_next_command_of_a_job_step_disturbs_no_trial_that_ends() -> None:
+    """Its agent has the same secret, and comes while another agent of this trial still ends. Unanswered, it goes on
+    looking for its own controller."""
+    with _served(nodes=2) as served:
+        slow, fast = StubAgent(served.server.port, 0), StubAgent(served.server.port, 1)
+        has_stopped = threading.Event()
+
+        def serve(agent: StubAgent, waits: bool) -> None:
+            with agent.socket:
+                for message in agent.heard():
+                    if message["kind"] == "stop" and waits:
+                        assert has_stopped.wait(20.0)
+                    agent.send(*agent.answers(message))
+                    if message["kind"] == "stop":
+                        return
+
+        thread = threading.Thread(target=serve, args=(slow, True))
+        thread.start()
+        serve(fast, False)
+        while not any(event["kind"] == "end" and event["src"] == "node1" for event in served.events):
+            time.sleep(0.01)
+        with served.connect() as following:
+            following.sendall(b"".join(encode({"kind": "hello", "nonce": "n", "node_rank": 1})))
+            assert following.recv(1) == b""
+        has_stopped.set()
+        thread.join(20.0)
+        served.over()
+    assert served.outcomes() == ["done", "done"]
+    assert not any(event["kind"] == "note" for event in served.events)
+
+
 def test_a_node_joins_from_its_own_address_only() -> None:
     """All agents of mpirun have one token, with which each could prove to be any other node."""
     with _served() as served:

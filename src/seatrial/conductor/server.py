@@ -50,12 +50,14 @@ class _Peer:
     __slots__ = (
         "address",
         "allowance",
+        "asked_to_stop",
         "attached",
         "buffer",
         "claim",
         "credential",
         "decoder",
         "floods",
+        "has_ended",
         "node",
         "out",
         "place",
@@ -90,6 +92,9 @@ class _Peer:
         self.allowance = EventAllowance(self.since)
         self.floods = False
         """It sent more than its allowance."""
+        self.asked_to_stop = False
+        self.has_ended = False
+        """It was asked to stop, and has sent its last event."""
         self.time_questions = 0
 
     def _may_decode(self, kept_bytes: int) -> bool:
@@ -359,6 +364,8 @@ class Server:
             return
         if not sound:
             self._count_damage(node, _WRONG_FIELD)
+        if message.get("kind") == "end" and message.get("src") == f"node{node}":
+            peer.has_ended = peer.asked_to_stop
         self._perform(actions)
 
     def _answer_time(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
@@ -384,6 +391,8 @@ class Server:
             return False
         if not isinstance(nonce, str) or peer.attached not in (None, node):
             return False
+        if self._has_ended(node):
+            return False  # without an answer it looks for its own controller again
         challenge = secrets.token_hex(16)
         peer.claim = (node, nonce, challenge)
         port = self.port if peer.attached is None else 0
@@ -425,6 +434,8 @@ class Server:
                 " credential of munge, and was sent away; is the same version of seatrial on all nodes?",
             )
             return False
+        if self._has_ended(node):
+            return False
         if node in self._peers:
             first, second = (f" from {one.address}" if one.address else "" for one in (self._peers[node], peer))
             self._note_claim(
@@ -444,6 +455,13 @@ class Server:
         self._peers[node] = peer
         self._perform(self._conductor.join(node, time.monotonic(), peer.place))
         return True
+
+    def _has_ended(self, node: int) -> bool:
+        """Return whether a node's agent has come to its end.
+
+        The next command of the same job step claims the node then, with the same secret, while other agents still end.
+        """
+        return node in self._peers and self._peers[node].has_ended
 
     def _note_claim(self, node: int, text: str, untrusted: Sequence[int] = ()) -> None:
         """Record that a process proved the token of a node which it is not, or which another process is, too."""
@@ -477,6 +495,7 @@ class Server:
         for node, command in actions.send:
             peer = self._peers.get(node)
             if peer is not None and peer.socket.fileno() >= 0:
+                peer.asked_to_stop = peer.asked_to_stop or command["kind"] == "stop"
                 peer.put(command)
                 self._flush(peer)
         self._over = self._over or actions.over

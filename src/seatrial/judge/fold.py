@@ -29,8 +29,8 @@ _MOST_GAPS = 1_000
 def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Trial:
     """Return the trial that the messages describe. Never raises.
 
-    ``damaged_lines``: the number of incomplete, changed or foreign lines, by whoever read them. Where the messages have ``run`` events
-    of several runs, none of them is chosen, because a guess could name a rank of another run.
+    ``damaged_lines``: the number of incomplete, changed or foreign lines that the reader has found. Where the messages
+    have ``run`` events of several runs, none of them is chosen, because a guess could name a rank of another run.
     """
     damage: Counter[str] = Counter()
     runs: defaultdict[str, dict[tuple[str, int], Mapping[str, Any]]] = defaultdict(dict)

@@ -88,11 +88,12 @@ def _nodes_of_ranks(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, in
     """Return the node of each (generation, rank), by the conductor."""
     nodes: dict[tuple[int, int], int] = {}
     for message in messages:
-        if (message.get("src"), message.get("kind")) != ("conductor", "generation"):
-            continue
         rows, generation = message.get("ranks"), message.get("gen")
-        for row in rows if isinstance(rows, list) else ():
-            if isinstance(row, list) and len(row) == 3 and all(type(number) is int for number in (generation, *row)):
+        is_generation = (message.get("src"), message.get("kind")) == ("conductor", "generation")
+        if not (is_generation and isinstance(rows, list) and isinstance(generation, int)):
+            continue
+        for row in rows:
+            if isinstance(row, list) and len(row) == 3 and all(isinstance(number, int) for number in row):
                 nodes[generation, row[0]] = row[1]
     return nodes
 

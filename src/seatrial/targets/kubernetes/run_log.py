@@ -217,7 +217,7 @@ class RunLog:
         self._take(message)
 
     def _name_nodes(self, *, before: float, is_last: bool = False) -> None:
-        """Hand on the ``node`` events that came before this time, of nodes that the pods tell. ``is_last``: all of them.
+        """Hand on the ``node`` events that came before this time, of nodes that the pods tell. ``is_last``: all.
 
         A finding about a pod has the name that the cluster gives its node, not one that its host chooses. A list that
         was asked for earlier may lack the pod, or have one that it replaced.
