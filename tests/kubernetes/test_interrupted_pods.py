@@ -75,7 +75,7 @@ def test_a_pod_that_the_conductor_did_not_miss_leaves_a_run_interrupted(
     assert [event["src"] for event in cluster.events if event["kind"] == "interrupted"] == ["conductor"]
 
 
-def test_a_pod_that_was_deleted_at_once_is_missed_before_the_others_are_stopped(tmp_path: Path) -> None:
+def test_a_pod_that_was_deleted_at_once_is_missed_before_others_stop(tmp_path: Path) -> None:
     other = ended(1, 3, is_deleted=True)
     found, cluster = followed(interrupted(lost="before"), [_FIRST, other], tmp_path)
     assert (found.trial.interrupted or "").startswith("the cluster: pod trial-1-1-x on node gpu-1 was deleted")
