@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from conductor.simulated_agents import SimulatedFleet
@@ -56,7 +57,7 @@ def test_all_whom_a_launcher_ended_are_heard_where_one_agent_ends_first(at: Stat
 
     def disturb(fleet: SimulatedFleet) -> None:
         for node in range(1, 16):
-            fleet.later(0.05 + rng.uniform(0, 0.05), lambda node=node: fleet.lose(node))
+            fleet.later(0.05 + rng.uniform(0, 0.05), partial(fleet.lose, node))
         fleet.later(0.07, lambda: _end(fleet, 0))
 
     rng = random.Random(seed)

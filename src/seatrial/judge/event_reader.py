@@ -402,6 +402,8 @@ class Reader:
                 raise DamageError(f"plan.{key}")
         if not all(isinstance(why, str) for why in taken_out.values()):
             raise DamageError("plan.not_asked")
+        if not set(fields.texts({"sources": event.get("sources", [])}, "sources")) <= {*_KNOWING}:
+            raise DamageError("sources")
         if self.run:
             raise DamageError("sent twice")
         self.run = event

@@ -36,6 +36,8 @@ class Header(TypedDict, total=False):
 class _RunEventOptional(Header, total=False):
     plan: dict[str, Any]
     """The resolved plan with the origin of each value. Absent for a program."""
+    sources: list[str]
+    """Sources that have to report at the end, such as ``hosts``, which compares from where nodes joined."""
 
 
 class RunEvent(_RunEventOptional):

@@ -33,7 +33,7 @@ from seatrial.report.program_ending import LOGS
 from seatrial.run.external_launcher import Rendezvous, own_agent_command
 from seatrial.run.host_addresses import addresses_of
 from seatrial.run.munge_hosts import hosts_of_credentials
-from seatrial.run.node_hosts import HostSearch, hosts_of_others
+from seatrial.run.node_hosts import FoundHosts, HostSearch, hosts_of_others
 from seatrial.run.rank_logs import RankLogs
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.registry import TARGETS
@@ -159,10 +159,15 @@ def _conduct(
         hostname=host_name(),
         job=job.to_json(),
     )
+    target = TARGETS[job.target]
+    own_tokens = rendezvous is None and target.node_tokens
+    # Where nodes share a token a trial whose record ends before their addresses were compared is no PASS.
+    compares = plan is not None and job.nodes > 1 and not own_tokens
     if plan is not None:
         run_event["plan"] = plan
+    if compares:
+        run_event["sources"] = ["hosts"]
     run = source.event(run_event)
-    target = TARGETS[job.target]
 
     # In a pod nothing is written here: the controller outside the cluster keeps the files.
     is_followed = "SEATRIAL_LIVE" in os.environ
@@ -184,7 +189,6 @@ def _conduct(
         on_event(source.event(NoteEvent(kind="note", severity="warn", text=f"left out: {reason}")))
     by_munge = rendezvous is not None and not rendezvous.token
     token = rendezvous.token if rendezvous and rendezvous.token else secrets.token_urlsafe(24)
-    own_tokens = rendezvous is None and target.node_tokens
     token_of = partial(node_token, token) if own_tokens else lambda node: token
     host = rendezvous.host if rendezvous else target.address(job)
     # A name may resolve to any address of this machine, so with other machines all of them are listened on.
@@ -223,15 +227,23 @@ def _conduct(
         server.close()
         _note_missing_output(logs, job, on_event)
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
-    if (found := search.end(waits=not signals)) is not None:
-        made_at = hosts_of_credentials(server.credentials)
-        notes = server.address_notes(found.addresses, made_at)
-        impostors = {node for note in notes for node in note.get("untrusted", ())}
-        names = {str(node): name for node, name in found.names.items() if node not in impostors}
-        layout = [SlurmNodesEvent(kind="slurm_nodes", names=names)] if names else []
-        problem = [NoteEvent(kind="note", severity="warn", text=found.problem)] if found.problem else []
-        _add([*layout, *problem, *notes], Source(job.run, "hosts"), on_event)
+    found, on_hosts = search.end(waits=not signals), Source(job.run, "hosts")
+    for event in _compared(server, found) if found is not None else ():
+        on_event(on_hosts.event(event))
+    # Without the answer that was asked for nothing was compared, and the end of this source is missing.
+    if found is not None or (compares and not search.is_pending):
+        on_event(on_hosts.event(EndEvent(kind="end")))
     return server.damaged
+
+
+def _compared(server: Server, found: FoundHosts) -> list[Event]:
+    """Return the names of the nodes in Slurm, and notes about those that joined from elsewhere."""
+    notes = server.address_notes(found.addresses, hosts_of_credentials(server.credentials))
+    impostors = {node for note in notes for node in note.get("untrusted", ())}
+    names = {str(node): name for node, name in found.names.items() if node not in impostors}
+    layout = [SlurmNodesEvent(kind="slurm_nodes", names=names)] if names else []
+    problem = [NoteEvent(kind="note", severity="warn", text=found.problem)] if found.problem else []
+    return [*layout, *problem, *notes]
 
 
 def _idle_news(

@@ -68,6 +68,11 @@ class HostSearch:
             return None
         return self._found[-1] if self._found else FoundHosts()
 
+    @property
+    def is_pending(self) -> bool:
+        """Return whether somebody was asked who has not answered."""
+        return self._thread is not None and not self._found
+
     def _search(self) -> None:
         try:
             hosts = self._hosts()
