@@ -62,6 +62,27 @@ def test_a_wrong_request_is_one_sentence_and_code_2(tmp_path: Path, arguments: l
     assert list(tmp_path.iterdir()) == [], "nothing was begun"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "smoke"], ["run", "--on", "ssh", "--hosts", "a", "--dry-run"], ["train"], ["launch", "/x.py"]],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_working_folder_that_was_removed_is_a_wrong_request(tmp_path: Path, arguments: list[str]) -> None:
+    """MKL of torch does not load without one: a healthy machine failed by name."""
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    command, *rest = arguments
+    line = shlex.join([sys.executable, "-m", "seatrial", command, "--out", str(tmp_path / "out"), *rest])
+    shell = ["sh", "-c", f"rmdir {shlex.quote(str(folder))} && exec {line}"]
+    done = subprocess.run(shell, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "Error: the working folder was removed, or its file system is gone (No such file or directory); change to"
+        " another folder, or with cd to this one again.\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.skipif(
     Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists(), reason="this machine has accelerators"
 )

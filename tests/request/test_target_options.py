@@ -169,6 +169,30 @@ def test_nodes_that_share_a_machine_share_its_devices(monkeypatch: pytest.Monkey
     assert seen_by_nodes(processes(2, 2, "cuda")) == ["7,5", "3,1"]
 
 
+@pytest.mark.parametrize(
+    ("visible", "shares"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "4,5"}, [{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "5"}]),
+        (
+            {"HIP_VISIBLE_DEVICES": "6,7", "CUDA_VISIBLE_DEVICES": "4,5"},
+            [{"HIP_VISIBLE_DEVICES": "6"}, {"HIP_VISIBLE_DEVICES": "7"}],
+        ),
+        ({"ROCR_VISIBLE_DEVICES": "4,5"}, [{"HIP_VISIBLE_DEVICES": "0"}, {"HIP_VISIBLE_DEVICES": "1"}]),
+    ],
+    ids=["CUDA", "HIP", "ROCR"],
+)
+def test_nodes_get_shares_of_the_variable_that_hip_obeys(
+    visible: dict[str, str], shares: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in visible.items():
+        monkeypatch.setenv(name, value)
+    commands = render(processes(2, 1, "rocm"), control="127.0.0.1:1", token="t", keep="")
+    given = [{name: value for name, value in command.env.items() if "VISIBLE" in name} for command in commands]
+    assert given == shares
+
+
 def test_env_wins_over_a_profile() -> None:
     told = target_request_of({**VALUES, "comm_profile": "ib", "comm_debug": True, "env": ("NCCL_NET=mine", "X=1")}).env
     assert told["NCCL_NET"] == "mine"

@@ -15,6 +15,7 @@ SECRET_NAMES = [
     *("HF_TOKEN", "GIT_TOKENS", "AWS_SECRET_ACCESS_KEY", "wandb_api_key", "APIKEY", "KEY", "PGPASSWORD", "DB_PASS"),
     *("GOOGLE_APPLICATION_CREDENTIALS", "MYSQL_PWD", "GITHUB_PAT", "AUTH", "SSHKEY", "DOCKER_AUTH_CONFIG", "BEARER"),
     *("AZURE_STORAGE_CONNECTION_STRING", "SESSION_COOKIE", "SLURM_JWT", "SENTRY_DSN", "PRIVATE_KEY", "awsSecretKey"),
+    *("API_KEY1", "HF_TOKEN2", "DB_PASS2", "ACCESSKEY2", "hfToken3", "HFTOKEN2"),
     *("dbPassword", "SSH_PRIVATE_KEY", "ACCESSKEY", "CLIENT_SECRET", "AZURE_SAS", "SLACK_WEBHOOK", "KEY_PASSPHRASE"),
 ]
 HARMLESS_NAMES = [
@@ -118,6 +119,9 @@ def test_events_have_the_options_of_a_script_and_no_value() -> None:
         (["pg://u:p/w@h"], "(hidden)"),
         (["+wandb.api_key=x"], "+wandb.api_key"),
         (["HF_TOKEN=x"], "HF_TOKEN"),
+        (["--api-key2", "x", "--token1=x"], "--api-key2"),
+        (["--hfToken3=x"], "--hfToken3"),
+        (["--wandb_key1=x"], "--wandb_key1"),
         (["pg://u:password@h/d?ssl=1"], "(hidden)"),
         (["--password-file=/run/secrets/x"], None),
         (["--max-tokens", "9", "--pad_token", "<pad>", "--text-key=jpg", "--tokenizer", "x", "a@b"], None),

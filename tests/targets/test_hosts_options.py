@@ -61,6 +61,8 @@ def test_an_invalid_host_is_refused(word: str) -> None:
         ("a user=-x", "user='-x' is no user name"),
         ("a port=70000", "port=70000: write a number"),
         ("`x`", "'`x`' is no host"),
+        ("a..b", "'a..b' is no host"),
+        (f"me@{'a' * 64}.b:4", "is no host"),
         ("\xff\x00", "is no host"),
     ],
 )
@@ -132,6 +134,10 @@ def test_too_few_or_different_slots_are_refused(
 def test_any_text_gives_hosts_or_one_sentence(text: str) -> None:
     with contextlib.suppress(RequestError):
         assert all(not host.name.startswith("-") and ";" not in host.name for host in hosts_of(text, None))
+
+
+def test_names_of_slurm_that_no_resolver_takes_have_no_address() -> None:
+    assert remote_defaults.own_address(["node1..cluster", "a" * 64, "127.0.0.1"]) == "127.0.0.1"
 
 
 def test_a_slow_resolver_is_asked_for_the_first_hosts_only(monkeypatch: pytest.MonkeyPatch) -> None:

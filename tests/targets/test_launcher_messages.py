@@ -132,7 +132,7 @@ def test_the_last_lines_that_say_something_count() -> None:
     assert reason_of_agent(f"{error}\n" + "noise\n" * 200) == ""
 
 
-@pytest.mark.parametrize("word", ["env: '", "Permission denied (", "hydra_", "orted: "])
+@pytest.mark.parametrize("word", ["env: '", "env: \u2018", "Permission denied (", "hydra_", "orted: "])
 def test_no_line_of_a_host_takes_long(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host repeats the beginning of a known error; with a search from each of them this would take hours."""
     monkeypatch.setattr(launcher_messages, "_MOST_LINE_CHARS", 1 << 21)

@@ -151,6 +151,17 @@ def test_ctrl_c_in_the_queue_cancels_the_job(slurm: StubSlurm, tmp_path: Path) -
             "sbatch refuses the job: unrecognized option '--foo'; it requests",
         ),
         (
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+            RequestError,
+            "sbatch refuses the job: Requested node configuration is not available; it requests",
+        ),
+        (
+            "sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+            "sbatch: fatal: Could not establish a configuration source",
+            TargetUnreachableError,
+            "Slurm does not answer: Could not establish a configuration source; check",
+        ),
+        (
             "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
             TargetUnreachableError,
             r"Slurm does not answer: Unable to contact slurm controller .* with scancel --name=seatrial-trial\.",

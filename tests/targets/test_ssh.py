@@ -22,7 +22,7 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.protocol.handshake import node_token
 from seatrial.targets.command import Command
 from seatrial.targets.hosts import Host, Node
-from seatrial.targets.ssh import connection, survey_hosts
+from seatrial.targets.ssh import bootstrap, connection, survey_hosts
 from seatrial.targets.ssh.connection import STARTED, ssh_argv
 from seatrial.targets.ssh.ssh_target import TARGETS
 from seatrial.targets.ssh.survey_hosts import HostResources, explain_ssh_exit
@@ -82,7 +82,27 @@ def test_no_host_alone_says_where_the_others_look_for_their_route() -> None:
 def test_the_devices_of_a_host_are_shared_by_its_nodes() -> None:
     request = dataclasses.replace(where("a", dry_run=True, nproc_per_node=2, nodes=2), device="cuda")
     headers = [json.loads(command.feed.lines[1]) for command in commands(request) if command.feed]
-    assert [header["devices"] for header in headers] == [["CUDA_VISIBLE_DEVICES", 0, 2], ["CUDA_VISIBLE_DEVICES", 2, 4]]
+    assert [header["devices"] for header in headers] == [
+        [["CUDA_VISIBLE_DEVICES"], 0, 2],
+        [["CUDA_VISIBLE_DEVICES"], 2, 4],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("visible", "share"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "5"}),
+        ({"HIP_VISIBLE_DEVICES": "6,7", "CUDA_VISIBLE_DEVICES": "4,5"}, {"HIP_VISIBLE_DEVICES": "7"}),
+        ({}, {"HIP_VISIBLE_DEVICES": "1"}),
+    ],
+    ids=["CUDA", "HIP", "none"],
+)
+def test_a_node_gets_its_share_of_the_variable_that_its_host_obeys(
+    visible: dict[str, str], share: dict[str, str]
+) -> None:
+    request = dataclasses.replace(where("a", dry_run=True, nproc_per_node=1, nodes=2), device="rocm")
+    headers = [json.loads(command.feed.lines[1]) for command in commands(request) if command.feed]
+    assert bootstrap.share_of_devices(headers[1]["devices"], visible) == share
 
 
 def test_a_dry_run_with_all_options_asks_no_host(monkeypatch: pytest.MonkeyPatch) -> None:

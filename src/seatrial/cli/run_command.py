@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +17,27 @@ def run_command(command: Command, typed: Mapping[str, Any], environ: Mapping[str
     # It loads the targets, which other commands do without.
     from seatrial.cli.option_sources import name_origins, with_origins
 
+    _refuse_without_folder()
     values = with_origins(command.sources_of, typed, environ)
     try:
         return command.run(values, debug=debug)
     except RequestError as error:
         error.args = (name_origins(str(error), command.sources_of, values["origins"]),)
         raise
+
+
+def _refuse_without_folder() -> None:
+    """Raise RequestError where the working folder was removed: ranks are started in it, and the MKL of torch does not
+    load there, so that healthy ranks would fail."""
+    try:
+        os.getcwd()
+        # Of a file system that has gone away the path may still be known.
+        os.stat(os.curdir)
+    except OSError as error:
+        raise RequestError(
+            f"the working folder was removed, or its file system is gone ({error.strerror}); change to another folder,"
+            " or with cd to this one again."
+        ) from error
 
 
 def defaults(command: Command) -> dict[str, Any]:

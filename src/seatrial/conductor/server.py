@@ -213,7 +213,10 @@ class Server:
                 None: it is not a credential of that node.
         """
         notes = []
-        for node, did in self.impostors(known, made_at).items():
+        for node, address in self._peer_addresses():
+            did = _contradiction(node, address, made_at.get(node, ""), known)
+            if not did:
+                continue
             text = f"node {node} {did}; what reports as node {node} is not what it says, so nothing of it can be"
             notes.append(NoteEvent(kind="note", severity="error", text=f"{text} trusted", untrusted=[node]))
         places = {node: self._peers[node].place for node, _ in self._peer_addresses()}
@@ -221,13 +224,6 @@ class Server:
         if unknown := [node for node in unknown if made_at.get(node, "") not in known.get(node, ())]:
             notes.append(NoteEvent(kind="note", severity="info", text=_unknown(unknown)))
         return notes
-
-    def impostors(
-        self, known: Mapping[int, Collection[str]], made_at: Mapping[int, str | None] = MappingProxyType({})
-    ) -> dict[int, str]:
-        """Return the nodes that are surely not what they say, and what each did. Arguments as for ``address_notes``."""
-        did = {node: _contradiction(node, at, made_at.get(node, ""), known) for node, at in self._peer_addresses()}
-        return {node: what for node, what in did.items() if what}
 
     def _peer_addresses(self) -> list[tuple[int, str]]:
         return [(node, peer.address) for node, peer in sorted(self._peers.items()) if peer.address]

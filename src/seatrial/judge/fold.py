@@ -15,11 +15,11 @@ from typing import Any
 from seatrial.evidence.evidence import Evidence, RankRecord, short_names
 from seatrial.evidence.measurement import Measurement
 from seatrial.judge.event_reader import Reader
-from seatrial.judge.host_names import HostName, cleaned, false_names, host_names
+from seatrial.judge.host_names import HostName, false_names, host_names
 from seatrial.judge.trial import GenerationRecord, NodeRecord, Note, StepRecord, Trial
 from seatrial.protocol import fields
 from seatrial.protocol.fields import DamageError
-from seatrial.util.text import as_name, in_label
+from seatrial.util.text import as_name, cleaned, in_label
 
 _MOST_GENERATIONS = 4
 _MOST_GAPS = 1_000

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.judge.trial import NodeRecord, machine_key
+from seatrial.util.text import cleaned
 
-_FOREIGN = re.compile(r"[^A-Za-z0-9._:-]")
-_MOST_CHARS = 80
+_LONGEST_REQUESTED = 255
+"""Characters of a name in the request: one of DNS may have as many, and foreign events have a foreign request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ def host_names(
     if isinstance(known, list) and known and all(isinstance(name, str) and name for name in known):
         return {
             node: HostName(name=name, calls_itself="" if _same(name, own.get(node, "")) else own[node])
-            for node, name in enumerate(map(str, known))
+            for node, name in enumerate(cleaned(name, _LONGEST_REQUESTED) for name in known)
         }
     of_slurm = {node: cleaned(entry.slurm_name) for node, entry in nodes.items()}
     machine = {
@@ -91,11 +92,6 @@ def false_names(nodes: Mapping[int, NodeRecord], slurm_nodes: Mapping[int, str])
         for node, entry in sorted(nodes.items())
         if (name := slurm_nodes.get(node)) and entry.slurm_name not in ("", name)
     }
-
-
-def cleaned(name: str) -> str:
-    """Return a name that a host gives itself, without what is no part of a name."""
-    return _FOREIGN.sub("?", name)[:_MOST_CHARS]
 
 
 def _same(name: str, own: str) -> bool:

@@ -58,7 +58,7 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
     ``sources``: the files and folders from which the events were read; None: this process has recorded them.
     """
     run = conclusion.trial.run or _NO_RUN
-    if not _RUN.fullmatch(run):
+    if not _RUN.fullmatch(run) or run == _LATEST:
         raise RequestError(f"the run id in the events is {run[:60]!r}, which cannot be the name of a folder.")
     folder = out / run
     written = Written(

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from seatrial.environment import self_location
 from seatrial.errors import RequestError
 from seatrial.targets.option import NODES, OVERSUBSCRIBE
+from seatrial.targets.ssh.bootstrap import share_of_devices
 from seatrial.targets.target import Placement, Target, TargetRequest
 
 if TYPE_CHECKING:
     from seatrial.targets.command import Command
     from seatrial.targets.job import Processes
 
-VISIBLE_DEVICES = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
-"""The variable that limits the visible accelerators, by device."""
+VISIBLE_DEVICES = {"cuda": ("CUDA_VISIBLE_DEVICES",), "rocm": ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")}
+"""The variables that limit the visible accelerators, by device; the first that is set counts."""
 
 
 def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
@@ -41,13 +42,10 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
 
 def _devices(job: Processes, node: int) -> Mapping[str, str]:
     """Return the variable that gives a node its share of the devices; empty where it gets all of them."""
-    name = VISIBLE_DEVICES.get(job.device)
-    if name is None or job.nodes == 1:
+    names = VISIBLE_DEVICES.get(job.device)
+    if names is None or job.nodes == 1:
         return {}
-    first, last = node * job.nproc_per_node, (node + 1) * job.nproc_per_node
-    visible = os.environ.get(name)
-    devices = visible.split(",") if visible else [str(index) for index in range(last)]
-    return {name: ",".join(devices[first:last])}
+    return share_of_devices((names, node * job.nproc_per_node, (node + 1) * job.nproc_per_node), os.environ)
 
 
 def _resolve(target_request: TargetRequest) -> Placement:

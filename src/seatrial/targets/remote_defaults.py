@@ -94,7 +94,7 @@ def own_address(hosts: Iterable[str]) -> str | None:
             break
         try:
             addresses = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
-        except OSError:
+        except (OSError, UnicodeError):  # as in probe/names.py; Slurm has names of any form
             continue
         for family, kind, protocol, _, address in addresses:
             try:

@@ -19,6 +19,7 @@ _NAME = re.compile(r"[\w./@%+=:~<>*-]{1,400}")
 _OUTSIDE_A_LABEL = re.compile(r"(\((?:R|TM|C)\))|[^\w .+/@:-]", re.IGNORECASE)
 """Signs that no model or address of a device has, but for the marks of vendors."""
 _LONGEST_IN_LABEL = 120
+_OUTSIDE_A_HOST_NAME = re.compile(r"[^A-Za-z0-9._:-]")
 _NUMBER_AT_END = re.compile(r"(^|\s)[\d.,]+\s*$")
 
 
@@ -58,6 +59,11 @@ def in_label(text: str) -> str:
     The rank says it: without these signs its words cannot end that part and name another rank or node.
     """
     return _OUTSIDE_A_LABEL.sub(lambda found: found[1] or "?", text[:_LONGEST_IN_LABEL])
+
+
+def cleaned(name: str, longest: int = 80) -> str:
+    """Return a name that a host gives itself, or foreign events give it, without what is no part of a name."""
+    return _OUTSIDE_A_HOST_NAME.sub("?", name)[:longest]
 
 
 def fitted(text: str, width: int) -> str:

@@ -38,7 +38,7 @@ _END_POLL_S = 0.5
 _READ_BYTES = 64 << 10
 _END_S = 8.0
 _CANCEL_S = 10.0
-_NO_CONTROLLER = ("Unable to contact", "Socket timed out", "Connection refused", "configuration", "Zero Bytes")
+_NO_CONTROLLER = ("Unable to contact", "Socket timed out", "Connection refused", "configuration source", "Zero Bytes")
 """Parts of the errors that mean that slurmctld did not answer."""
 _STOPPED = ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "SUSPENDED", "STOPPED", "REVOKED")
 """States of a job that was stopped from outside: no node is at fault."""

@@ -91,14 +91,10 @@ def _read(stream: BinaryIO, size_bytes: int) -> bytes:
 def _run_agent(argv: list[str], environ: dict[str, str], devices: Any) -> int:
     """Run the agent until it ends or the connection does. Return its exit code, 128 + N after signal N.
 
-    ``devices``: [variable, first, last] where several nodes share this host, else None.
+    ``devices``: as for ``share_of_devices`` where several nodes share this host, else None.
     """
     if devices is not None:
-        # Each node gets its share of the devices that are visible here.
-        name, first, last = devices
-        visible = environ.get(name)
-        indices = visible.split(",") if visible else [str(index) for index in range(last)]
-        environ[name] = ",".join(indices[first:last])
+        environ.update(share_of_devices(devices, environ))
     ours, theirs = socket.socketpair()
     with theirs:
         environ["SEATRIAL_CONTROL"] = f"fd:{theirs.fileno()}"
@@ -124,6 +120,18 @@ def _run_agent(argv: list[str], environ: dict[str, str], devices: Any) -> int:
             agent.kill()
             code = agent.wait()
     return code if code >= 0 else 128 - code
+
+
+def share_of_devices(devices: Any, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that gives a node its share of the devices that are visible here.
+
+    ``devices``: (variables, first, last); the first variable that is set counts, and the share is a part of its list.
+    """
+    names, first, last = devices
+    name = next((name for name in names if environ.get(name)), names[0])
+    visible = environ.get(name)
+    indices = visible.split(",") if visible else [str(index) for index in range(last)]
+    return {name: ",".join(indices[first:last])}
 
 
 def _relay(agent: socket.socket) -> None:

@@ -68,7 +68,7 @@ def _command(job: Processes, node_rank: int, reached: Sequence[ReachedNode], tok
     header: dict[str, object] = {"module": ["seatrial.agent.agent_main"], "env": env, "folder": _folder()}
     if this.node.here > 1 and job.device in VISIBLE_DEVICES:
         first = this.node.index * job.nproc_per_node
-        header["devices"] = [VISIBLE_DEVICES[job.device], first, first + job.nproc_per_node]
+        header["devices"] = [list(VISIBLE_DEVICES[job.device]), first, first + job.nproc_per_node]
     return Command(argv=ssh_argv(this.node.host, job.python), env={}, nodes=(node_rank,), feed=feed_of(header))
 
 
@@ -149,7 +149,8 @@ def _resolve(target_request: TargetRequest) -> Placement:
 def _folder() -> dict[str, object]:
     """Return the folder in which the user types, and whom the user trusts with it (``bootstrap._enter``)."""
     path = os.getcwd()
-    status = os.stat(path)
+    # Not by its path: a folder above it may be closed to us.
+    status = os.stat(os.curdir)
     # The number of this user may be that of somebody else on a host.
     owner = -1 if status.st_uid == os.geteuid() else status.st_uid
     return {"path": path, "owner": owner, "open": bool(status.st_mode & 0o002)}
