@@ -280,6 +280,23 @@ def test_missing_events_are_named(lost: Any, words: str) -> None:
     assert any(words in what for what in trial.missing), trial.missing
 
 
+@pytest.mark.parametrize("sent", [0, 1, 2])
+def test_a_record_that_ends_before_addresses_are_compared_is_no_pass(sent: int) -> None:
+    stream = healthy(nodes=2)
+    stream.events[0]["sources"] = ["hosts"]
+    kept = len(stream.events)
+    stream.send("hosts", "note", severity="info", text="node 1 joined from an address that the launcher does not give")
+    stream.send("hosts", "end")
+    assert judged(stream.events[: kept + sent]).verdict.status == ("PASS" if sent == 2 else "INCONCLUSIVE")
+
+
+@pytest.mark.parametrize("sources", [["hosts", 1], "hosts", ["anybody"], {"hosts": 1}, 7])
+def test_sources_that_are_none_are_damage(sources: object) -> None:
+    stream = healthy()
+    stream.events[0]["sources"] = sources
+    assert judged(stream.events).verdict.status == "INCONCLUSIVE"
+
+
 def test_a_rank_reports_its_own_local_rank() -> None:
     """Under torchrun, mpirun or srun each rank has an agent, so the conductor knows no local ranks."""
     events = healthy(4, nodes=2).events

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,35 @@ def test_why_hosts_are_not_known_is_a_warning(tmp_path: Path, monkeypatch: pytes
     conduct(A_JOB, tmp_path, events.append, [])
     note, end = [event for event in events if event["src"] == "hosts"]
     assert (note["severity"], note["text"], end["kind"]) == ("warn", "two steps have this name", "end")
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_after_ctrl_c_nobody_calls_nodes_compared_that_were_not(
+    is_answered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, asked = threading.Event(), threading.Event()
+
+    def hosts(agents: Agents) -> None:
+        asked.set()
+        assert answer.wait(20.0)
+
+    def serve(server: Server, conductor: Any, nodes: int, source: Any, on_idle: Any) -> None:
+        monkeypatch.setattr(Server, "members", range(nodes))
+        on_idle(())
+        assert asked.wait(20.0)
+        if is_answered:
+            answer.set()
+            (thread,) = (thread for thread in threading.enumerate() if thread.name == "hosts")
+            thread.join(20.0)
+
+    monkeypatch.setattr(Agents, "submit", lambda *arguments: None)
+    monkeypatch.setattr(Agents, "hosts", hosts)
+    monkeypatch.setattr(Server, "serve", serve)
+    events: list[dict[str, Any]] = []
+    conduct(replace(A_JOB, nodes=2), tmp_path, events.append, [signal.SIGINT])
+    answer.set()
+    assert events[0]["sources"] == ["hosts"]
+    assert [event["kind"] for event in events if event["src"] == "hosts"] == (["end"] if is_answered else [])
 
 
 def test_a_pod_hands_on_what_is_read_and_says_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,11 @@ def _missing(reader: Reader) -> list[str]:
             missing.append(f"{src} sent events after its `end` event")
     last = max(reader.generations, default=0)
     ranks = reader.generations.get(last, {})
-    sources = {"conductor", *reader.run.get("sources", ()), *(src for src in reader.seqs if not src.startswith("rank"))}
+    sources = {
+        "conductor",
+        *(reader.run.get("sources") or ()),
+        *(src for src in reader.seqs if not src.startswith("rank")),
+    }
     sources |= {f"node{node}" for rows in reader.generations.values() for node, _ in rows.values()}
     # A node that the conductor lost cannot send more; blame has a finding for it.
     sources -= {f"node{trouble.node}" for trouble in reader.troubles if trouble.node is not None}

@@ -227,11 +227,13 @@ def _conduct(
         server.close()
         _note_missing_output(logs, job, on_event)
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
-    found, on_hosts = search.end(waits=not signals), Source(job.run, "hosts")
+    was_interrupted = bool(signals)
+    is_unanswered = was_interrupted and search.is_pending
+    found, on_hosts = search.end(waits=not was_interrupted), Source(job.run, "hosts")
     for event in _compared(server, found) if found is not None else ():
         on_event(on_hosts.event(event))
     # Without the answer that was asked for nothing was compared, and the end of this source is missing.
-    if found is not None or (compares and not search.is_pending):
+    if found is not None or (compares and not is_unanswered):
         on_event(on_hosts.event(EndEvent(kind="end")))
     return server.damaged
 
