@@ -188,7 +188,7 @@ def test_a_dry_run_prints_the_command_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_of_a_rank_prints_the_agent_that_it_becomes(tmp_path: Path) -> None:
-    place = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "MASTER_ADDR": "m"}
+    place = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "5", "MASTER_ADDR": "m"}
     place |= {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     done = _seatrial("run", "smoke", "--device", "cpu", "--dry-run", cwd=tmp_path, environ=place)
     assert (done.returncode, done.stderr) == (0, "")

@@ -81,6 +81,19 @@ def test_without_a_free_port_the_request_is_recorded(tmp_path: Path, monkeypatch
     assert [event["kind"] for event in events] == ["run"]
 
 
+def test_a_host_that_no_address_binds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its resolver does not answer, or only ssh knows the name."""
+    monkeypatch.setattr(module, "addresses_of", lambda hosts: {0: {"192.0.2.7"}})
+    monkeypatch.setattr(Agents, "submit", lambda *arguments: None)
+    monkeypatch.setattr(Server, "serve", lambda *arguments: None)
+    events: list[dict[str, Any]] = []
+    job = replace(A_JOB, nodes=3, hosts=("gpu-0", "gpu-1", "gpu-2"))
+    conduct(job, tmp_path, events.append, [])
+    (note,) = [event for event in events if event["kind"] == "note"]
+    assert note["severity"] == "info"
+    assert note["text"].startswith("no address of hosts gpu-1 and gpu-2 is known here")
+
+
 def test_why_hosts_are_not_known_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hosts(agents: Agents) -> None:
         raise SeatrialError("two steps have this name")

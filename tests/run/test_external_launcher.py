@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -136,6 +138,49 @@ def test_mpirun_on_several_machines_needs_a_master_address() -> None:
     with pytest.raises(RequestError, match="MASTER_ADDR"):
         find_rendezvous(identify(environ), environ)
     assert find_rendezvous(identify({**environ, "MASTER_ADDR": "a"}), {**environ, "MASTER_ADDR": "a"}).host == "a"
+
+
+HYDRA = {"SEATRIAL_TOKEN": SECRET, "PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        HYDRA,
+        {"SEATRIAL_TOKEN": SECRET, "RANK": "1", "WORLD_SIZE": "2"},
+        {"SEATRIAL_TOKEN": SECRET, "SEATRIAL_NODE_RANK": "1", "SEATRIAL_NNODES": "2"},
+    ],
+    ids=["hydra", "env", "seatrial"],
+)
+def test_where_no_variable_tells_jobs_apart_the_port_does(environ: dict[str, str]) -> None:
+    """The second rank of one job could join another one of the same user and host, and both would pass."""
+    there = {**environ, "MASTER_ADDR": "gpu-01"}
+    with pytest.raises(RequestError, match=r"nothing tells this job from another one .* set MASTER_PORT to a number"):
+        find_rendezvous(identify(there), there)
+    one, other = ({**there, "MASTER_PORT": port} for port in ("29500", "29501"))
+    assert find_rendezvous(identify(one), one).token != find_rendezvous(identify(other), other).token
+
+
+_MEETS = (
+    "import os; from seatrial.environment.identity import identify;"
+    " from seatrial.run.external_launcher import find_rendezvous;"
+    " print(find_rendezvous(identify(os.environ), os.environ).token)"
+)
+
+
+@pytest.mark.parametrize("address", [{}, {"MASTER_ADDR": "127.0.0.1"}])
+def test_two_jobs_of_hydra_on_one_machine_do_not_meet(tmp_path: Path, address: dict[str, str]) -> None:
+    """Their ranks have one helper of hydra as an ancestor, some with a shell between."""
+    helper = tmp_path / "hydra_pmi_proxy"
+    helper.write_text('#!/bin/sh\n"$1" -c "$2"; sh -c \'"$1" -c "$2"; :\' sh "$1" "$2"\n')
+    helper.chmod(0o755)
+    environ = {**os.environ, **HYDRA, "MPI_LOCALNRANKS": "2", **address}
+    command = [str(helper), sys.executable, _MEETS]
+    one, other = (
+        subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    )
+    assert (len(one), len({*one}), len({*one, *other})) == (2, 1, 2)
 
 
 @pytest.mark.parametrize(

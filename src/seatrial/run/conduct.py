@@ -39,6 +39,7 @@ from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Driver
 from seatrial.util.file_limit import raise_file_limit
+from seatrial.util.text import all_named
 
 _JOIN_S = 60.0
 """The time in which agents that start together have connected."""
@@ -196,7 +197,10 @@ def _conduct(
 
     keep = "" if is_followed else str(folder)
     credential = make_credential("token", token) if by_munge else ""
-    addresses = {} if own_tokens or rendezvous else addresses_of(job.hosts)
+    hosts_to_bind = () if own_tokens or rendezvous else job.hosts
+    addresses = addresses_of(hosts_to_bind)
+    if unbound := [host for node, host in enumerate(hosts_to_bind) if node not in addresses]:
+        on_event(source.event(NoteEvent(kind="note", severity="info", text=_unbound(unbound))))
     ports = rendezvous.ports if rendezvous else (0,)
     raise_file_limit(_FILES_OF_NODE * job.nodes + _OTHER_FILES)
     server = Server(listen, token_of, on_event, ports, receive, credential, addresses)
@@ -246,6 +250,13 @@ def _compared(server: Server, found: FoundHosts) -> list[Event]:
     layout = [SlurmNodesEvent(kind="slurm_nodes", names=names)] if names else []
     problem = [NoteEvent(kind="note", severity="warn", text=found.problem)] if found.problem else []
     return [*layout, *problem, *notes]
+
+
+def _unbound(hosts: Sequence[str]) -> str:
+    return (
+        f"no address of {all_named('host', list(dict.fromkeys(hosts)))} is known here (the name is unknown, or the"
+        " resolver has not answered in time), so only the secret of the run says what joins from there"
+    )
 
 
 def _idle_news(

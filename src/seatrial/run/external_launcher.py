@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from seatrial.agent.controller_search import JOIN_SIGNALS, address_of_this_node
@@ -239,7 +240,7 @@ def find_rendezvous(identity: Identity, environ: Mapping[str, str], *, unprotect
     if number is None or agents is None:
         raise RequestError(
             f"{identity.launcher} says that this is node {number}, but not of how many; set SEATRIAL_NODE_RANK and"
-            " SEATRIAL_NNODES, and MASTER_ADDR, in every process."
+            " SEATRIAL_NNODES, MASTER_ADDR and MASTER_PORT, in every process."
         )
     host, key = _host(identity, environ), _key(identity, environ)
     secret = find_job_secret(
@@ -280,24 +281,47 @@ def _host(identity: Identity, environ: Mapping[str, str]) -> str:
         return "127.0.0.1"
     raise RequestError(
         f"{identity.launcher} does not say where rank 0 is; pass MASTER_ADDR=THE-HOST-OF-RANK-0 to every process"
-        " (mpirun -x MASTER_ADDR=..., or -genv MASTER_ADDR ...)."
+        " (mpirun -x MASTER_ADDR=..., or -genv MASTER_ADDR ... -genv MASTER_PORT ...)."
     )
 
 
 def _key(identity: Identity, environ: Mapping[str, str]) -> str:
-    """Return a text that all processes of this job share, and no other job on the same machines."""
+    """Return a text that all processes of this job share, and no other job on the same machines.
+
+    Raises RequestError where nothing is such.
+    """
     names = {
         "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
         "openmpi": ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
         "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
     }.get(identity.launcher, ())
     parts = [environ[name] for name in names if name in environ]
+    if not parts and identity.master_port is None:
+        if identity.launcher not in _REAL_LAUNCHERS or not is_on_one_machine(identity):
+            raise RequestError(
+                f"nothing tells this job from another one of yours by {identity.launcher} at the same time; set"
+                " MASTER_PORT to a number of this job alone, such as 29517, in every process (hydra: -genv MASTER_PORT"
+                " 29517)."
+            )
+        # hydra sets no common variable; on one machine its ranks have the same helper.
+        parts = ["parent", str(_starter())]
     if identity.master_addr or identity.master_port is not None:
         parts += [str(identity.master_addr), str(identity.master_port)]
-    if not parts:
-        # hydra sets no common variable; on one machine its ranks have the same parent.
-        parts = ["parent", str(os.getppid())]
     return "|".join([identity.launcher, *parts])
+
+
+def _starter() -> int:
+    """Return the process that started the ranks: hydra's helper, from which a shell may lead here, or the parent."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name, _, fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+        except OSError:
+            break
+        if name.endswith("(hydra_pmi_proxy"):
+            return pid
+        pid = int(fields.split()[1])
+    return os.getppid()
 
 
 def _refuse_without_address(host: str, *, is_given: bool) -> None:
