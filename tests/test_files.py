@@ -317,3 +317,84 @@ def test_what_a_neighbors_file_system_shows_as_ours_is_not(tmp_path: Path) -> No
         assert found == f"{folder} is on a file system of user {NEIGHBOR}"
         assert NEIGHBOR in working_folder.trust_here(str(folder), "").owners
     files.make_private(folder)
+
+
+_CONTAINERS = {
+    "none": (f"0 0 {2**32 - 1}", 1000),
+    "Pyxis": ("1000 1000 1", 1000),
+    "fakeroot": ("0 1000 1\n1 100000 65536", 0),
+    "shifted": ("0 100000 65536", 1000),
+    "keep-id": ("0 1 1000\n1000 0 1\n1001 1001 64536", 1000),
+}
+"""Container of user 1000 -> its numbers of users (inside, outside, how many), and that of this user."""
+
+
+def _in_container(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str = "") -> None:
+    numbers, user = _CONTAINERS[name]
+    for file, text in (("uid_map", numbers), ("mountinfo", mounts)):
+        (tmp_path / file).write_text(f"{text}\n")
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(files, "open", lambda path, *a, **b: (tmp_path / Path(path).name).open(*a, **b), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("container", "user", "others", "mounter"),
+    [
+        ("none", 1000, True, 0),
+        ("none", 1001, True, 1001),
+        ("none", 1001, False, 1001),  # root of the machine can be allowed to look
+        ("none", NOBODY, True, NOBODY),
+        ("Pyxis", 1000, True, 0),
+        ("Pyxis", 1001, True, 1001),
+        ("Pyxis", NOBODY, True, NOBODY),
+        ("fakeroot", 0, True, 0),
+        ("fakeroot", 1000, True, 0),
+        ("fakeroot", 1001, True, 1001),
+        ("shifted", 101000, True, 0),
+        ("shifted", 1000, True, 1000),  # the neighbor of that number on the machine
+        ("keep-id", 1000, False, 0),
+        ("keep-id", 1000, True, 1000),
+        ("keep-id", 0, True, 0),
+    ],
+)
+def test_who_has_mounted_it(
+    container: str, user: int, others: bool, mounter: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel shows the number of the machine in a container, too."""
+    options = f"rw,user_id={user},group_id=1" + ",allow_other" * others
+    device = tmp_path.stat().st_dev
+    line = f"45 27 {os.major(device)}:{os.minor(device)} / /x rw - fuse x,user_id=0 {options}"
+    _in_container(container, tmp_path, monkeypatch, line)
+    assert files.mounted_by(tmp_path.stat()) == mounter
+
+
+@pytest.mark.parametrize(
+    ("container", "name"),
+    [("none", "1000"), ("Pyxis", "1000"), ("fakeroot", "0-1000"), ("shifted", "1000-101000"), ("keep-id", "1000-0")],
+)
+def test_each_user_has_a_folder_among_those_of_others(
+    container: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many users are root in their containers, which may share /tmp."""
+    _in_container(container, tmp_path, monkeypatch)
+    assert files.own_folder_name() == f"seatrial-{name}"
+
+
+@pytest.mark.root
+def test_a_neighbor_with_the_number_that_we_have_in_a_container(tmp_path: Path) -> None:
+    (folder := tmp_path / "folder").mkdir(mode=0o700)
+    code = "import sys; from seatrial import files; files.make_private(sys.argv[1])"
+    inside = ["unshare", "-U", f"--map-user={NEIGHBOR}", f"--map-group={NEIGHBOR}"]
+    with mounted(folder, shown_owner=os.geteuid(), name="secret"):
+        done = subprocess.run(
+            [*inside, sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=30, check=False
+        )
+    assert f"file system of user {NEIGHBOR}, who decides what it shows" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "\u4e2d" * 85, "\udcff" * 255])
+def test_any_name_can_be_written(name: str, tmp_path: Path) -> None:
+    """A name has at most 255 bytes, and a character up to four."""
+    files.write_atomically(tmp_path / name, b"1")
+    assert (tmp_path / name).read_bytes() == b"1"
+    assert [file.name for file in tmp_path.iterdir()] == [name]

@@ -27,8 +27,8 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXISTING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
-_NOBODY = 65534
-"""The kernel's number for users without one in this container (``/proc/sys/kernel/overflowuid``)."""
+_MOST_NAME_BYTES = 100
+"""What a temporary name keeps of the name of its file. Encrypted home folders (eCryptfs) take 143 bytes at most."""
 _TRIES = 100
 """Attempts to open a file that others create and remove meanwhile."""
 _KINDS = (
@@ -40,6 +40,10 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+class NotPrivateError(PermissionError):
+    """A folder that should be for this user alone is one of others, or open to them."""
 
 
 def create(path: str | os.PathLike[str], *, mode: int = 0o666, run_folder: bool = False) -> io.FileIO:
@@ -225,37 +229,62 @@ def rename_durably(source: Path, target: Path) -> None:
 
 
 def make_private(folder: str | os.PathLike[str]) -> None:
-    """Make a folder that only this user can use, unless it exists. Raises PermissionError for one of another kind."""
+    """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(
+        raise NotPrivateError(
             errno.EPERM,
             f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
             f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
         )
-    if (by := mounted_by(status)) not in (0, os.geteuid()):
-        raise PermissionError(errno.EPERM, f"{os.fspath(folder)} {_shown_by(by)}; set TMPDIR")
+    if by := mounted_by(status):
+        raise NotPrivateError(errno.EPERM, f"{os.fspath(folder)} {_shown_by(by)}; set TMPDIR")
 
 
 def mounted_by(status: os.stat_result) -> int:
-    """Return the user who mounted the file system of a file by FUSE, and so decides which owners, modes and contents it
-    shows to others; 0 for all other file systems, which root mounts, and where a container of a user hides who did."""
+    """Return the other user who mounted the file system of a file by FUSE, and so decides which owners, modes and
+    contents it shows to others; 0 for one of root or of this user, and for all other file systems, which root mounts.
+
+    The kernel shows the number that the user has where it was mounted, in a container, too. There it may be the one
+    that this user has inside.
+    """
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
             words = line.decode(errors="replace").split()
             # The last word is the kernel's; the source before it may be any words of that user.
             if words[2] == device and (user := re.search(r"(?:^|,)user_id=(\d+)", words[-1])):
-                return 0 if int(user[1]) == _NOBODY else int(user[1])
+                ours = user_outside()
+                # Without this option only who has mounted it can have got the status. (Root of the machine may, too.)
+                is_ours = ours != os.geteuid() and "allow_other" not in words[-1].split(",")
+                return 0 if is_ours or int(user[1]) == ours else int(user[1])
     return 0
+
+
+def user_outside() -> int:
+    """Return the number that this user has outside of its container, if the container has a separate set of users."""
+    user = os.geteuid()
+    with contextlib.suppress(OSError), open("/proc/self/uid_map", encoding="ascii") as lines:
+        for line in lines:
+            first, outside, count = map(int, line.split())
+            if first <= user < first + count:
+                return outside + user - first
+    return user
+
+
+def own_folder_name() -> str:
+    """Return the name of this user's folder among those of others: in several containers each user may be root."""
+    numbers = dict.fromkeys((os.geteuid(), user_outside()))
+    return "-".join(["seatrial", *map(str, numbers)])
 
 
 @contextlib.contextmanager
 def _temporary(folder: int, name: str, content: bytes, mode: int) -> Iterator[str]:
     """Yield the name of a file with this content beside the one that it will become. It is removed afterwards."""
-    temporary = f".{name[:200]}.{os.urandom(8).hex()}"
+    beginning = os.fsencode(name)[:_MOST_NAME_BYTES].decode(errors="ignore")
+    temporary = f".{beginning}.{os.urandom(8).hex()}"
     fd = os.open(temporary, os.O_WRONLY | _NEW, mode, dir_fd=folder)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -327,7 +356,7 @@ def _shown_by(user: int) -> str:
 def _require_trusted(status: os.stat_result, name: str, private: bool) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(name, f"{kind_of(status)} and no regular file")
-    if (by := mounted_by(status)) not in (0, os.geteuid()):
+    if by := mounted_by(status):
         raise OSError(errno.EPERM, f"{ascii(name)[1:-1]} {_shown_by(by)}; move it")
     if status.st_uid != os.geteuid() and (private or status.st_uid != 0):
         raise _refusal(name, f"a file of user {status.st_uid}, not of user {os.geteuid()}")

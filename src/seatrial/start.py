@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 _NAME = "seatrial.pyz"
 _OLDEST_PYTHON = (3, 10)
@@ -150,27 +150,34 @@ def _new_folder() -> str:
     raise _refusal(f"finds no temporary folder ({'; '.join(refused)}); set TMPDIR to one that only you can write to")
 
 
-def trusted_users(path: str = "/") -> "set[int]":
-    """Return the users who may own what is at ``path``: this one, and root, also as a container of a user shows it.
+def trusted_users(path: str = "/", owners: "Collection[int]" = ()) -> "set[int]":
+    """Return the users who may own what is at ``path``: this one, root, and ``owners``.
 
-    Such a container shows all other users as one. Below a folder in which all users can make others, that one is not
-    trusted. ``path``: with no link in it but the last name.
+    A container of a user shows root as the one as which it shows all others whom it does not have. Below a folder in
+    which a group or all users can make others, that one is not trusted, and nowhere for being one of ``owners``, who
+    come from another machine: there the number may be a user's own. ``path``: with no link in it but the last name.
     """
-    trusted = {0, os.geteuid()}
+    if not _has_own_numbers():
+        return {0, os.geteuid(), *owners}
+    as_root = set() if _is_below_open(path) else {_NOBODY}
+    return {0, os.geteuid()} | {*owners} - {_NOBODY} | as_root
+
+
+def _has_own_numbers() -> bool:
+    """Return whether this is a user namespace whose numbers of users are not those of the machine."""
     try:
         with open("/proc/self/uid_map", encoding="ascii") as lines:
-            if all(line.split()[0] != "0" for line in lines) and not _is_below_open(path):
-                trusted.add(_NOBODY)
+            return lines.read().split() != ["0", "0", str(2**32 - 1)]
     except OSError:
-        pass
-    return trusted
+        return False
 
 
 def _is_below_open(path: str) -> bool:
     while path != os.path.dirname(path):
         path = os.path.dirname(path)
         with contextlib.suppress(FileNotFoundError):
-            if os.stat(path).st_mode & 0o002:
+            # Where an access control list names users, the bits of the group are what it allows at most.
+            if os.stat(path).st_mode & 0o022:
                 return True
     return False
 

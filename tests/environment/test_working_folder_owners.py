@@ -29,7 +29,9 @@ def folder(tmp_path: Path) -> Path:
 def as_another_user(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Have what we own belong to another user than this one."""
     others = {os.lstat(parent).st_uid for parent in (folder, *folder.parents)} - {os.geteuid()}
-    monkeypatch.setattr(working_folder, "trusted_users", lambda path="/": others | {os.geteuid() + 1})
+    monkeypatch.setattr(
+        working_folder, "trusted_users", lambda path="/", owners=(): {*owners} | others | {os.geteuid() + 1}
+    )
     monkeypatch.setattr(working_folder, "owner_of_new_files", lambda fd: os.geteuid() + 1)
 
 
@@ -162,31 +164,56 @@ _OVERFLOW = 65534
 _LOOK = """
 import sys
 from seatrial import start
-from seatrial.environment.working_folder import FolderTrust, refusal
+from seatrial.environment.working_folder import FolderTrust, refusal, trust_here
 for folder in sys.argv[1:]:
-    print(refusal(folder, "train.py", FolderTrust()), start._possible_exchange(folder), sep=" | ")
+    words = {refusal(folder, "train.py", FolderTrust(owners=owners)) for owners in ((), (65534,))}
+    print(*words, start._possible_exchange(folder), trust_here(folder, "train.py").owners, sep=" | ")
 """
 
 
-def test_a_container_that_shows_all_other_users_as_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folders of root are trusted there; where all users can make others, nobody knows which these are."""
-    uid_map = folder / "uid_map_double"
-    uid_map.write_text("      4711       4711          1\n")
-    monkeypatch.setattr(start, "open", lambda path, **options: uid_map.open(**options), raising=False)
-    folder.parent.chmod(0o1777)
+@pytest.mark.parametrize("mode", [0o1777, 0o1775, 0o2770])
+@pytest.mark.parametrize("numbers", ["4711 4711 1", "0 1000 1", "0 1000 1\n1 100000 65536", "0 100000 65536"])
+def test_a_container_that_shows_all_other_users_as_one(
+    numbers: str, mode: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders of root are trusted there; where others can make folders, nobody knows which these are."""
+    _with_numbers(numbers, folder, monkeypatch)
+    folder.parent.chmod(mode)
     for name in ("lstat", "stat"):
-        monkeypatch.setattr(os, name, _as_overflow(getattr(os, name)))
+        monkeypatch.setattr(os, name, _as_overflow(getattr(os, name), folder.parent))
     assert refusal("/usr/lib", "", _NOBODY) == start._possible_exchange("/usr/lib") == ""
-    for found in (refusal(str(folder), "", _NOBODY), start._possible_exchange(str(folder))):
-        assert found.endswith(f" belongs to user {_OVERFLOW}")
-    assert refusal(str(folder), "", FolderTrust(owners=(_OVERFLOW,))) == ""
+    theirs = FolderTrust(owners=(_OVERFLOW,))
+    for found in (refusal(str(folder), "", _NOBODY), refusal(str(folder), "", theirs)):
+        assert found == f"{folder} belongs to user {_OVERFLOW}"
+    assert start._possible_exchange(str(folder)) == f"{folder} belongs to user {_OVERFLOW}"
+    assert trust_here(str(folder), "train.py").owners == (), "on another host the number means somebody else"
 
 
-def _as_overflow(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
-    """Return a double of ``lstat`` or ``stat`` that shows every owner as the kernel shows a user without a number."""
+def test_the_user_nobody_of_a_machine_is_one_like_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share may show all of its files as nobody's, also one that nobody can write to."""
+    _with_numbers(f"0 0 {2**32 - 1}", folder, monkeypatch)
+    for name in ("lstat", "stat"):
+        monkeypatch.setattr(os, name, _as_overflow(getattr(os, name), folder.parent))
+    assert refusal(str(folder), "", _NOBODY) == f"/ belongs to user {_OVERFLOW}"
+    trust = trust_here(str(folder), "")
+    assert trust.owners == (_OVERFLOW,)
+    assert refusal(str(folder), "", trust) == ""
+
+
+def _with_numbers(numbers: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the numbers of users be those of a container. ``numbers``: first inside, first outside, how many."""
+    uid_map = folder / "uid_map_double"
+    uid_map.write_text(f"{numbers}\n")
+    monkeypatch.setattr(start, "open", lambda path, **options: uid_map.open(**options), raising=False)
+
+
+def _as_overflow(real: Callable[..., os.stat_result], as_it_is: Path) -> Callable[..., os.stat_result]:
+    """Return a double of ``lstat`` or ``stat`` that shows every owner as the kernel shows a user without a number, and
+    that only the owner can write there, but for one folder."""
 
     def status_of(path: str, **options: bool) -> os.stat_result:
         status = list(real(path, **options))
+        status[0] = int(status[0]) & ~(0 if path == str(as_it_is) else 0o022)
         status[4] = _OVERFLOW
         return os.stat_result(status)
 
@@ -195,8 +222,9 @@ def _as_overflow(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_r
 
 @pytest.mark.nightly
 @pytest.mark.root
-def test_a_user_namespace_without_root(tmp_path: Path) -> None:
-    """As Pyxis and enroot make it: this user is 4711 there, and root does not exist."""
+@pytest.mark.parametrize("user", [4711, 0])
+def test_a_user_namespace(user: int, tmp_path: Path) -> None:
+    """As Pyxis and enroot make it: root does not exist there. As for --fakeroot: this user is root."""
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
     for place in (theirs, ours):
         place.mkdir()
@@ -204,7 +232,7 @@ def test_a_user_namespace_without_root(tmp_path: Path) -> None:
     for path in (theirs, theirs / "train.py"):
         os.chown(path, 12346, 12346)
     tmp_path.chmod(0o1777)
-    inside = ["unshare", "-U", "--map-user=4711", "--map-group=4711", sys.executable, "-c", _LOOK]
+    inside = ["unshare", "-U", f"--map-user={user}", f"--map-group={user}", sys.executable, "-c", _LOOK]
     done = subprocess.run([*inside, str(theirs), str(ours)], capture_output=True, text=True, timeout=30, check=True)
     refused = f"{theirs} belongs to user {_OVERFLOW}"
-    assert done.stdout == f"{refused} | {refused}\n | \n"
+    assert done.stdout == f"{refused} | {refused} | ()\n |  | ()\n"

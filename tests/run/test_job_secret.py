@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -133,6 +134,25 @@ def test_processes_that_start_together_have_one_secret(tmp_path: Path) -> None:
     assert [(file.name, file.stat().st_mode & 0o777, file.stat().st_nlink) for file in folder.iterdir()] == [
         ("secret", 0o600, 1)
     ]
+
+
+@pytest.mark.parametrize("call", ["link", "mkdir"])
+def test_what_a_file_system_does_not_permit_is_nobodys_folder(
+    call: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many of FUSE have no hard links, and say that so much is not permitted."""
+
+    def refuse(path: str, *arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+
+    _file(home)
+    (login := tmp_path / "login").mkdir()
+    monkeypatch.setattr(os, call, refuse)
+    environ = {"XDG_RUNTIME_DIR": str(login)}
+    assert find_job_secret("x", environ, on_one_machine=True, unprotected=False).text == _SECRET
+    (home / ".config/seatrial/token").unlink()
+    with pytest.raises(RequestError, match="have no secret in common"):
+        find_job_secret("x", environ, on_one_machine=True, unprotected=False)
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:

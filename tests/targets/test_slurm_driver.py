@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -237,6 +238,55 @@ def test_bytes_of_slurm_that_are_no_text_are_shown_as_such(slurm: StubSlurm, tmp
     assert slurm.status[1] == "seatrial: Slurm job 12 is waiting: ge\ufffdndert"
     assert [told[0] for told in news(batch, 2)] == [0, 1]
     assert batch.cleanup() == []
+
+
+@pytest.fixture
+def squeue_below(slurm: StubSlurm, tmp_path: Path) -> Path:
+    """The FIFO that the real squeue of a site waits for; squeue itself is a script around it."""
+    os.mkfifo(tmp_path / "controller")
+    (tmp_path / "stubs" / "squeue").write_text('#!/bin/sh\ncat "$STUB/controller"\n:\n')
+    return tmp_path / "controller"
+
+
+def _opened_by_reader(fifo: Path) -> int:
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("ended_by", ["deadline", "end"])
+def test_a_squeue_below_a_script_is_ended_with_it(slurm: StubSlurm, squeue_below: Path, ended_by: str) -> None:
+    """Nobody waits for it: it keeps what the script prints to open."""
+    batch = slurm.batch()
+    batch.poll({0, 1})
+    writer = _opened_by_reader(squeue_below)
+    try:
+        if ended_by == "end":
+            assert batch.cleanup() == []
+        else:
+            slurm.now += 1_000
+            batch.poll({0, 1})
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                os.write(writer, b"\n")
+                time.sleep(0.01)
+    finally:
+        os.close(writer)
+        assert batch.cleanup() == []
+
+
+def test_the_answer_of_a_script_does_not_wait_for_what_it_leaves(slurm: StubSlurm, squeue_below: Path) -> None:
+    script = '#!/bin/sh\ncat "$STUB/controller" &\necho "CANCELLED|None|"\n'
+    (slurm.folder / "stubs" / "squeue").write_text(script)
+    batch = slurm.batch()
+    batch.poll({0, 1})
+    writer = _opened_by_reader(squeue_below)
+    try:
+        assert news(batch, 1) == ["Slurm job : it was cancelled (CANCELLED)"]
+    finally:
+        os.close(writer)
 
 
 def test_options_that_srun_refuses_are_a_wrong_request(slurm: StubSlurm, tmp_path: Path) -> None:

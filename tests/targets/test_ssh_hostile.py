@@ -15,6 +15,7 @@ from launchers.gather import gathered, job_of, where
 from targets.ssh_double import write_ssh_double
 
 from seatrial.errors import SeatrialError
+from seatrial.start import trusted_users
 from seatrial.targets import processes
 from seatrial.targets.command import Command, Feed
 from seatrial.targets.hosts import Host
@@ -149,7 +150,7 @@ def test_a_folder_of_a_neighbor_is_not_entered(
     folder.mkdir()
     folder.chmod(mode)
     users = {os.geteuid()} if trusted else {os.geteuid() + 1}
-    bootstrap._enter({"path": str(folder), "owner": -1, "open": False, **there}, users)
+    bootstrap._enter({"path": str(folder), "owner": -1, "open": False, **there}, lambda path, owners: users | {*owners})
     assert Path.cwd() == (folder if enters else Path.home())
 
 
@@ -176,7 +177,7 @@ def test_a_folder_that_is_not_on_a_host_is_not_entered(tmp_path: Path, monkeypat
     (tmp_path / "file").write_text("")
     for name in ("file", "nothing"):
         folder = {"path": str(tmp_path / name), "owner": -1, "open": False}
-        bootstrap._enter(folder, {os.geteuid()})
+        bootstrap._enter(folder, trusted_users)
         assert Path.cwd() == tmp_path
 
 

@@ -39,13 +39,14 @@ def script_of(argv: Sequence[str]) -> str:
 
 def trust_here(folder: str, script: str) -> FolderTrust:
     """Return whom the user trusts with what exists of them here. ``script``: its path, or an empty text."""
+    # In a container of a user they include the one as which it shows all others: on another host that is anybody.
     trusted = trusted_users()
     owners: set[int] = set()
     is_open = False
     for place in (folder, *_places_of(folder, script)):
         with suppress(OSError):
             for step in _steps(place):
-                owners |= {step.status.st_uid, mounted_by(step.status) or step.status.st_uid} - trusted
+                owners |= {step.status.st_uid, mounted_by(step.status)} - trusted
                 is_open |= _is_open(step) and not step.missing
     # The number of a user may be that of somebody else on another host.
     return FolderTrust(owners=tuple(sorted(owners)), is_open=is_open)
@@ -66,9 +67,9 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
     try:
         for place in _places_of(folder, script) if script else (folder,):
             for step in _steps(place):
-                trusted = trusted_users(step.name) | {*trust.owners}
-                if (by := mounted_by(step.status)) and by not in trusted:
+                if (by := mounted_by(step.status)) and by not in trust.owners:
                     return f"{step.name} is on a file system of user {by}"
+                trusted = trusted_users(step.name, trust.owners)
                 if step.status.st_uid not in trusted and not _owns_all(step.status, folder):
                     return f"{step.name} belongs to user {step.status.st_uid}"
                 if _is_open(step) and not trust.is_open:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import create_whole, make_private, read_trusted
+from seatrial.files import NotPrivateError, create_whole, make_private, own_folder_name, read_trusted
 from seatrial.protocol.munge import MungeError, make_credential
 
 LEAST_CHARS = 20
@@ -108,16 +108,16 @@ def _machine_secret(environ: Mapping[str, str]) -> str:
     try:
         # The folder of the login: no other user can have made one of this name there before.
         parent = runtime if os.path.isabs(runtime) and _is_own_folder(runtime) else tempfile.gettempdir()
-        folder = Path(parent) / f"seatrial-{os.geteuid()}"
+        folder = Path(parent) / own_folder_name()
         make_private(folder)
         path = folder / "secret"
         with contextlib.suppress(FileExistsError):
             create_whole(path, secrets.token_hex(32).encode(), mode=0o600)
         # The folder may have been exchanged since: the file itself must be one that only this user can have made.
         return _private_text(path)
-    except OSError as error:
-        if error.errno == errno.EPERM:  # another user's folder
-            raise RequestError(f"{error.strerror}.") from error
+    except NotPrivateError as error:
+        raise RequestError(f"{error.strerror}.") from error
+    except OSError:  # no space, or a file system without hard links
         return ""
 
 

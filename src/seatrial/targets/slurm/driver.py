@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from seatrial.errors import JobNotStartedError, RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.command import Command
 from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.launcher_process import raise_if_refused, write_bundle
-from seatrial.targets.processes import Attach, read_tail
+from seatrial.targets.processes import Attach, read_tail, signal_group
 from seatrial.targets.slurm.node_list import find_step, hosts_of_step
 from seatrial.targets.slurm.reasons import (
     SACCT_FORMAT,
@@ -38,6 +41,7 @@ _END_POLL_S = 0.5
 _READ_BYTES = 64 << 10
 _END_S = 8.0
 _CANCEL_S = 10.0
+_KILLED_S = 1.0
 _NO_CONTROLLER = ("Unable to contact", "Socket timed out", "Connection refused", "configuration source", "Zero Bytes")
 """Parts of the errors that mean that slurmctld did not answer."""
 _STOPPED = ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "SUSPENDED", "STOPPED", "REVOKED")
@@ -72,8 +76,10 @@ class BatchJobDriver:
         self._clock = clock
         self._nodes: tuple[int, ...] = ()
         self._log = Path()
-        self._squeue: subprocess.Popen[str] | None = None
+        self._squeue: subprocess.Popen[bytes] | None = None
         """The query in progress."""
+        self._answer: IO[bytes] | None = None
+        """Its output: a file, since a site's squeue may be a script, and what it leaves would keep a pipe open."""
         self._next_query_at = 0.0
         self._has_agents = False
         """Whether an agent has ever been connected: then srun has not refused its options."""
@@ -166,9 +172,10 @@ class BatchJobDriver:
         Returns (node, sentence) for a job that may have outlived this.
         """
         if self._squeue is not None:
-            self._squeue.kill()
-            self._squeue.communicate()
-            self._squeue = None
+            signal_group(self._squeue, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._squeue.wait(_KILLED_S)
+            self._take_answer()
         if not self.number or (self._is_over(_END_S) if self._nodes else False):
             return []
         self.kill()
@@ -205,24 +212,32 @@ class BatchJobDriver:
         if self._squeue is None:
             if now >= self._next_query_at:
                 self._next_query_at = now + _RUN_POLL_S
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError), contextlib.ExitStack() as files:
+                    answer = files.enter_context(tempfile.TemporaryFile())
                     self._squeue = subprocess.Popen(
                         _squeue_argv(self.number),
                         stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
+                        stdout=answer,
                         stderr=subprocess.DEVNULL,
-                        text=True,
-                        errors="replace",
                         start_new_session=True,
                     )
+                    self._answer = answer
+                    files.pop_all()  # _take_answer closes it
             return None
         if self._squeue.poll() is None:
             if now > self._next_query_at + _ANSWER_S:
-                self._squeue.kill()
+                signal_group(self._squeue, signal.SIGKILL)
             return None
-        output, _ = self._squeue.communicate()
-        self._squeue = None
-        return _find_state(output)
+        return _find_state(self._take_answer())
+
+    def _take_answer(self) -> str:
+        """Return what the query has printed so far, and forget it."""
+        assert self._answer is not None
+        with self._answer as answer:
+            answer.seek(0)
+            output = answer.read(_READ_BYTES).decode(errors="replace")
+        self._squeue = self._answer = None
+        return output
 
     def _last_error(self) -> str:
         error = last_error(read_tail(self._log, _READ_BYTES))

@@ -32,7 +32,7 @@ def receive_bundle(
     stream: BinaryIO,
     write_copy: Callable[[bytes, str, str, str], str],
     remove_copy: Callable[[str], None],
-    trusted_users: Callable[[str], set[int]],
+    trusted_users: Callable[[str, list[int]], set[int]],
     absolute_entries: Callable[[Mapping[str, str]], dict[str, str]],
 ) -> int:
     """Receive the bundle, run the module that the first line names, and return its exit code.
@@ -52,13 +52,13 @@ def receive_bundle(
             return subprocess.run(
                 argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False
             ).returncode
-        _enter(header["folder"], trusted_users(os.path.realpath(header["folder"]["path"])))
+        _enter(header["folder"], trusted_users)
         return _run_agent(argv, environ, header.get("devices"))
     finally:
         remove_copy(path)
 
 
-def _enter(folder: dict[str, Any], trusted: set[int]) -> None:
+def _enter(folder: dict[str, Any], trusted_users: Callable[[str, list[int]], set[int]]) -> None:
     """Enter the folder in which the user typed, unless another user could have put files into it here.
 
     Relative paths mean the same as on the controller where this folder is shared; else in the home folder, where this
@@ -71,7 +71,8 @@ def _enter(folder: dict[str, Any], trusted: set[int]) -> None:
         try:
             status = os.fstat(fd)
             is_open = status.st_mode & 0o002 and not folder["open"]
-            if status.st_uid in trusted | {folder["owner"]} and not is_open:
+            trusted = trusted_users(os.path.realpath(folder["path"]), [folder["owner"]])
+            if status.st_uid in trusted and not is_open:
                 os.fchdir(fd)
         finally:
             os.close(fd)

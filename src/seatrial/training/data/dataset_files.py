@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import make_private
+from seatrial.files import make_private, own_folder_name
 from seatrial.training.data import cifar
 from seatrial.training.data.datasets import DATASETS
 
@@ -56,7 +56,7 @@ def make_default_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _temporary_folder() -> Path:
-    return Path(tempfile.gettempdir(), f"seatrial-{os.geteuid()}")
+    return Path(tempfile.gettempdir(), own_folder_name())
 
 
 def _make_private(folder: Path) -> None:
