@@ -56,6 +56,12 @@ def test_a_silent_node_is_named_while_another_is_reachable() -> None:
     assert [finding.culprit.ranks for finding in silent(4, 2, 3)] == [(2,), (3,)]
 
 
+def test_the_machine_of_a_controller_in_a_container_is_not_known() -> None:
+    """Its host name is the id of the container, which no node has; of two hosts the silent one may be the other end."""
+    (finding,) = silent(2, 1, conductor="3f2a9c01b7de")
+    assert (finding.severity, finding.culprit.kind) == ("fail", "link")
+
+
 def test_a_line_that_somebody_in_the_path_changed_makes_no_node_fail() -> None:
     for nodes in (2, 3):
         (finding,) = silent(nodes, 1, how="lost", detail=CHANGED)
