@@ -80,10 +80,11 @@ def judge(
         return noise(source) * (slow if rank == 0 else 1.0)
 
     first = measurements({rank: draw(rank) for rank in range(num_ranks)}, "measure")
-    suspects = compare_rates(first, limits=(), device_type=device_type).suspects()
+    [fleet] = compare_rates(first, limits=(), device_type=device_type)
+    suspects = fleet.suspects()
     # As in the check: the best of three tries.
     again = measurements({rank: max(draw(rank) for _ in range(3)) for rank in suspects}, "repeat")
-    rates = compare_rates(first + again, limits=(), device_type=device_type)
+    [rates] = compare_rates(first + again, limits=(), device_type=device_type)
     outcomes = {rank: rates.outcome(rank).state for rank in suspects}
     missed = {rank for rank, state in outcomes.items() if state not in ("passed", "unjudged")}
     return missed, {rank for rank in missed if outcomes[rank] == "slow"}

@@ -105,6 +105,27 @@ def test_of_two_ranks_the_slower_is_named_beyond_the_ratio_only() -> None:
     assert len(CHECK.judge(fleet([20, 9.9]), ONE).absent) == 1
 
 
+@pytest.mark.parametrize("first", [[25.0, 25, 12, 12], [25.0] * 4 + [12.0] * 4, [55.0, 55, 40, 5]])
+def test_half_of_the_devices_of_a_host_that_are_slow_are_named(first: list[float]) -> None:
+    one_host = dict.fromkeys(range(8), "10.0.0.1")
+    slow = {(rank,) for rank, value in enumerate(first) if value < first[0] / 1.2}
+    whole = replace(fleet(first, device_type="cuda"), places_of_nodes=one_host)
+    again = {rank: first[rank] for rank in suspects(whole, ONE)}
+    ruling = CHECK.judge(replace(fleet(first, again, device_type="cuda"), places_of_nodes=one_host), ONE)
+    assert {(each.severity, *each.culprit.ranks) for each in ruling.findings} == {("fail", *ranks) for ranks in slow}
+
+
+def test_two_hosts_far_apart_are_no_full_pass() -> None:
+    hosts = {node: f"10.0.0.{node // 4}" for node in range(8)}
+    apart = replace(fleet([25.0] * 4 + [12.0] * 4, device_type="cuda"), places_of_nodes=hosts)
+    assert suspects(apart, ONE) == ()
+    ruling = CHECK.judge(apart, ONE)
+    assert (ruling.findings, ruling.absent) == ((), ())
+    named = "copy_gbps device of rank 4, rank 5, rank 6 and rank 7"
+    assert f"{named} and the other host: the values lie too far apart to compare" in ruling.unjudged
+    assert not CHECK.judge(apart, replace(ONE, min_copy_gbps=10)).unjudged, "the limit of the user needs no other rank"
+
+
 def test_an_impossible_copy_is_damage_of_its_rank() -> None:
     ruling = CHECK.judge(fleet([20, 1e9]), ONE)
     assert ruling.findings == ()

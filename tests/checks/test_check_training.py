@@ -228,9 +228,30 @@ def test_one_host_of_four_hides_no_straggler() -> None:
     """Ranks 4 and 5 are slow on their host; 6 and 7 are those of a host that claims to be fast."""
     slow = dict.fromkeys((4, 5), 0.025) | dict.fromkeys((6, 7), 0.004)
     assert {4, 5} <= set(suspects(trained(8, compute_s=slow), SMOKE))
-    for alone_s, is_slow in (({}, True), ({4: 0.025, 5: 0.025}, True), ({4: 0.008, 5: 0.008}, False)):
-        absent = judge(trained(8, compute_s=slow, alone_s=alone_s), SMOKE).absent
-        assert any("compute_s of rank 4 compared without host" in each for each in absent) == is_slow
+    for again in ({}, {4: 0.025, 5: 0.025}, {4: 0.008, 5: 0.008}):
+        alone_s = again and again | {0: 0.010, 2: 0.010, 6: 0.004}
+        ruling = judge(trained(8, compute_s=slow, alone_s=alone_s), SMOKE)
+        failed = {each.culprit.ranks for each in ruling.findings if each.severity == "fail"}
+        assert failed == ({(4,), (5,)} if again.get(4) == 0.025 else set())
+        assert any("compute_s of rank 4" in each for each in ruling.absent) == (not again)
+
+
+def test_a_straggler_is_compared_with_its_own_host_first() -> None:
+    """Ranks 0 and 1 are on one host; the other one claims to be as slow as the slow one of them."""
+    slow = {1: 0.050, 2: 0.050, 3: 0.050}
+    assert {0, 1} <= set(suspects(trained(4, compute_s=slow), SMOKE))
+    finding = _only(judge(trained(4, compute_s=slow, alone_s={**slow, 0: 0.010}), SMOKE))
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+
+
+def test_two_hosts_far_apart_are_no_full_pass() -> None:
+    apart = trained(4, compute_s=dict.fromkeys((2, 3), 0.050))
+    ruling = judge(apart, SMOKE)
+    assert not ruling.findings
+    assert ruling.unjudged == (
+        "compute_s of rank 2 and rank 3 and the other host: the values lie too far apart to compare",
+    )
+    assert not judge(replace(apart, device_type="cuda"), SMOKE).unjudged, "on a GPU a slow rank only warns"
 
 
 @pytest.mark.parametrize("num_ranks", [2, 8])
@@ -287,7 +308,7 @@ def test_a_straggler_without_a_repeat_is_inconclusive() -> None:
 
 
 def test_fast_ranks_and_other_models_are_no_suspects() -> None:
-    assert suspects(trained(compute_s={1: 0.001}), SMOKE) == ()
+    assert suspects(trained(8, compute_s={1: 0.001}), SMOKE) == ()
     assert suspects(trained(8, compute_s={6: 0.03, 7: 0.03}, kinds={6: "B CPU", 7: "B CPU"}), SMOKE) == ()
 
 

@@ -70,18 +70,22 @@ def test_the_rules_of_every_check_can_be_printed(name: str) -> None:
 
 @pytest.mark.parametrize(("device_type", "shown"), [("cuda", "GPU"), ("cpu", "CPU")])
 def test_the_fleet_rules_are_those_of_the_judge(device_type: str, shown: str) -> None:
-    (few, ratio), (many, spread) = fleet_rules()
+    (few, of_few), (many, spread) = fleet_rules()
     assert (few, many) == ("2 to 3", "4 or more")
     for num_ranks in (2, 3):
         limit = judge_fleet(dict.fromkeys(range(num_ranks), 1.0), better="low", device_type=device_type).limit
-        assert f"{limit} ({shown})" in ratio
-    # With equal values only the floor is left, and with values far apart only the spread.
+        assert f"{limit} ({shown})" in of_few
+    # With equal values only the floor is left, with values apart the spread, and with values far apart the ratio.
     floor = judge_fleet(dict.fromkeys(range(4), 100.0), better="low", device_type=device_type).limit
     assert floor is not None
     assert f"{floor - 100:.0f} % ({shown})" in spread
-    apart = judge_fleet({0: 50.0, 1: 100.0, 2: 100.0, 3: 150.0, 4: 150.0}, better="low", device_type=device_type).limit
     assert spread.startswith("6 x 1.4826 MAD and ")
-    assert apart == pytest.approx(100 + 6 * 1.4826 * 50)
+    ratio = 2.0 if device_type == "cpu" else 1.2
+    assert f"{ratio} ({shown})" in spread.partition("at most ratio")[2]
+    distance = 5.0 if device_type == "cpu" else 1.0
+    for size, limit in ((distance, 100 + 6 * 1.4826 * distance), (50.0, 100 * ratio)):
+        values = {0: 100 - size, 1: 100.0, 2: 100.0, 3: 100 + size, 4: 100 + size}
+        assert judge_fleet(values, better="low", device_type=device_type).limit == pytest.approx(limit)
 
 
 def test_compute_uses_the_device_model_at_its_size_only() -> None:

@@ -17,6 +17,7 @@ from seatrial.evidence.statistics import (
     compare_rates,
     host_median,
     judge_fleet,
+    judge_fleets,
     median,
     minority,
     reference_ranks,
@@ -36,7 +37,8 @@ def test_only_the_bad_side_of_the_limit_is_an_outlier(
 ) -> None:
     ruling = judge_fleet(values, better=better, device_type=device_type)
     if ruling.limit is None:
-        assert ruling.outliers == ()
+        assert len(values) == 1
+        assert not ruling.outliers
         return
     worse = {
         rank for rank, value in values.items() if (value < ruling.limit if better == "high" else value > ruling.limit)
@@ -118,14 +120,31 @@ def test_times_are_limited_from_above() -> None:
 def test_the_spread_of_the_fleet_widens_the_limit() -> None:
     values = dict(enumerate([90.0, 95.0, 100.0, 105.0, 110.0]))
     ruling = judge_fleet(values, better="high", device_type="cuda")
-    assert ruling.limit == pytest.approx(100 - 6 * 1.4826 * 5)
-    assert ruling.method == "median 6 MAD and 5 % of 5"
+    assert ruling.limit == pytest.approx(100 / 1.2)
+    assert ruling.method == "ratio 1.2 to the median of 5, which lie far apart"
+    near = judge_fleet(
+        {rank: 100 + (value - 100) / 5 for rank, value in values.items()}, better="high", device_type="cuda"
+    )
+    assert near.limit == pytest.approx(100 - 6 * 1.4826)
+    assert near.method == "median 6 MAD and 5 % of 5"
 
 
-def test_a_fleet_without_a_middle_is_not_judged() -> None:
-    ruling = judge_fleet({0: 1.0, 1: 2.0, 2: 50.0, 3: 100.0}, better="high", device_type="cuda")
-    assert ruling.limit is None
-    assert ruling.method == "the 4 values lie too far apart to compare"
+@pytest.mark.parametrize(
+    ("values", "slow"),
+    [
+        ([25.0, 25, 12, 12], (2, 3)),
+        ([25.0] * 4 + [12.0] * 4, (4, 5, 6, 7)),
+        ([25.0, 25, 16, 8], (2, 3)),
+        ([55.0, 55, 40, 5], (2, 3)),
+        ([25.0, 25, 25, 22.3, 22.3, 27.7, 27.7, 5], (7,)),
+        ([25.0, 25, 22, 22], ()),
+    ],
+)
+@pytest.mark.parametrize("better", ["high", "low"])
+def test_no_spread_hides_what_is_beyond_the_ratio(values: list[float], slow: tuple[int, ...], better: Better) -> None:
+    """Half of the devices of a host behind a slow link make a MAD as large as their difference."""
+    by_rank = {rank: value if better == "high" else 1 / value for rank, value in enumerate(values)}
+    assert judge_fleet(by_rank, better=better, device_type="cuda").outliers == slow
 
 
 def test_the_method_names_the_number_of_values() -> None:
@@ -201,6 +220,54 @@ def test_uneven_hosts_whose_ranks_share_cores_are_not_contested() -> None:
     assert not judge_fleet(values, better="high", device_type="cpu", hosts=hosts, share_cores=True).contested
 
 
+SCATTERED = ([5.0, 5, 45, 45], [22.3, 22.3, 27.7, 27.7], [5.0] * 4, [24.0] * 4, [1.0, 2, 3, 4], [45.0] * 8, [5.0] * 8)
+
+
+@pytest.mark.parametrize("lie", SCATTERED)
+@pytest.mark.parametrize("better", ["high", "low"])
+def test_the_other_one_of_two_hosts_hides_no_slow_rank(lie: list[float], better: Better) -> None:
+    values, hosts = on_hosts([25.0, 25, 25, 5], lie)
+    if better == "low":
+        values = {rank: 1 / value for rank, value in values.items()}
+    rulings = judge_fleets(values, better=better, device_type="cuda", hosts=hosts)
+    assert 3 in {rank for ruling in rulings for rank in ruling.outliers}
+    assert sorted(rank for ruling in rulings for rank in ruling.ranks) == sorted(values), "each is judged once"
+    [ruling] = [ruling for ruling in rulings if 3 in ruling.ranks]
+    assert reference_ranks(values, ruling, hosts) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "other", "apart"),
+    [("cuda", 12.0, True), ("cuda", 24.0, False), ("cpu", 14.0, False), ("cpu", 5.0, True)],
+)
+def test_two_hosts_that_are_far_apart_name_nobody(device_type: str, other: float, apart: bool) -> None:
+    values, hosts = on_hosts([25.0] * 4, [other] * 4)
+    rulings = judge_fleets(values, better="high", device_type=device_type, hosts=hosts)
+    assert not any(ruling.outliers for ruling in rulings)
+    assert [rank for ruling in rulings for rank in ruling.apart] == ([4, 5, 6, 7] if apart else [])
+
+
+@pytest.mark.parametrize(("busy", "idle"), [(8, 4), (6, 1), (12, 4)])
+def test_uneven_hosts_whose_ranks_share_cores_are_not_apart(busy: int, idle: int) -> None:
+    """The more ranks share the cores of a host, the slower is each of them by design."""
+    source = random.Random(busy)
+    for _ in range(200):
+        speeds = ([source.gauss(1.0, 0.06) / count for _ in range(count)] for count in (busy, idle))
+        values, hosts = on_hosts(*speeds)
+        rulings = judge_fleets(values, better="high", device_type="cpu", hosts=hosts, share_cores=True)
+        assert not any(ruling.apart or ruling.outliers for ruling in rulings)
+
+
+@pytest.mark.parametrize("per_host", [2, 4, 8])
+@pytest.mark.parametrize(("device_type", "sigma"), [("cuda", 0.012), ("cpu", 0.06)])
+def test_two_healthy_hosts_are_not_apart(device_type: str, sigma: float, per_host: int) -> None:
+    source = random.Random(per_host)
+    for _ in range(500):
+        values, hosts = on_hosts(*([source.gauss(1.0, sigma) for _ in range(per_host)] for _ in range(2)))
+        rulings = judge_fleets(values, better="high", device_type=device_type, hosts=hosts)
+        assert not any(ruling.apart for ruling in rulings)
+
+
 @given(st.lists(st.lists(RATES, min_size=3, max_size=3), min_size=1, max_size=9), st.booleans())
 def test_hosts_with_as_many_ranks_have_the_median_of_all(speeds: list[list[float]], several: bool) -> None:
     values, hosts = on_hosts(*speeds)
@@ -258,7 +325,8 @@ def gpus(first: list[float], again: dict[int, float]) -> list[Measurement]:
 
 def rates(first: list[float], again: dict[int, float] | None = None, limits: tuple[Limit, ...] = ()) -> FleetRates:
     """Rates of GPUs, rank by rank."""
-    return compare_rates(gpus(first, again or {}), limits=limits, device_type="cuda")
+    [compared] = compare_rates(gpus(first, again or {}), limits=limits, device_type="cuda")
+    return compared
 
 
 def test_suspects_are_the_slow_ones_and_three_typical_ones() -> None:
@@ -346,7 +414,7 @@ def test_the_references_are_of_different_hosts() -> None:
 def test_an_impossible_rate_is_compared_with_nothing(stage: str) -> None:
     ceiling = Limit(value=1000, unit="TFLOP/s", origin="datasheet")
     first, again = ([400.0, 1e9], {}) if stage == "measure" else ([400.0, 200.0], {0: 1e9, 1: 200.0})
-    seen = compare_rates(gpus(first, again), limits=(), device_type="cuda", ceiling=ceiling)
+    [seen] = compare_rates(gpus(first, again), limits=(), device_type="cuda", ceiling=ceiling)
     assert [(each.value, each.stage) for each in seen.impossible] == [(1e9, stage)]
     assert seen.outcome(0).state == ("unjudged" if stage == "measure" else "passed")
     assert stage == "measure" or seen.outcome(1).state == "unrepeated"
@@ -354,12 +422,13 @@ def test_an_impossible_rate_is_compared_with_nothing(stage: str) -> None:
 
 def test_the_best_of_a_few_is_no_standard_beyond_its_model() -> None:
     measured = gpus([700, 980], {})
-    assert compare_rates(measured, limits=(), device_type="cuda").fleet.outliers == (0,)
-    seen = compare_rates(measured, limits=(), device_type="cuda", best_known=794.5)
+    assert rates([700, 980]).fleet.outliers == (0,)
+    [seen] = compare_rates(measured, limits=(), device_type="cuda", best_known=794.5)
     assert seen.fleet.outliers == ()
     assert seen.fleet.limit == pytest.approx(794.5 / 1.2)
     assert "what its model can" in seen.fleet.method
-    assert compare_rates(gpus([600, 780], {}), limits=(), device_type="cuda", best_known=794.5).fleet.outliers == (0,)
+    [slow] = compare_rates(gpus([600, 780], {}), limits=(), device_type="cuda", best_known=794.5)
+    assert slow.fleet.outliers == (0,)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))

@@ -10,8 +10,9 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate
 from typing import Literal
 
@@ -42,6 +43,10 @@ NUM_REFERENCES = 3
 class FleetRuling:
     """The outliers of a fleet, and how they were found."""
 
+    ranks: tuple[int, ...]
+    """The ranks that this comparison judges, ascending."""
+    peers: tuple[int, ...]
+    """The ranks that it compares with one another, those that it judges among them; ascending."""
     reference: float
     """The value that all were compared with: the best of a few, the median of many; NaN without measurements."""
     limit: float | None
@@ -50,8 +55,12 @@ class FleetRuling:
     """In words, for the finding: ``ratio 2.0 to the best of 2``."""
     outliers: tuple[int, ...]
     """Ranks, ascending."""
+    is_wide: bool
+    """The values lie so far apart that the ratio limits them, and not their spread."""
     contested: Mapping[int, Contest]
     """By rank: it would be an outlier without the word of one other host."""
+    apart: tuple[int, ...] = ()
+    """Ranks, ascending: beyond the ratio to those of the one other host, which may lie, and like their own host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +113,23 @@ class FleetRates:
     """The measurements above ``ceiling``: they are damage, and compared with nothing."""
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that this comparison judges, ascending; ``first`` may have more, to compare them with."""
+        return self.fleet.ranks
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """The ranks that are not comparable with the one other host, unless the user set a limit; ascending."""
+        return () if any(limit.origin.startswith("user") for limit in self.limits) else self.fleet.apart
+
+    @property
     def reference(self) -> int | None:
         """The most typical rank; None without a measured rank."""
         return next(iter(self.references), None)
 
     def suspects(self) -> tuple[int, ...]:
         """Return the ranks that missed a limit, and where the fleet set the limit, the references; ascending."""
-        slow = {rank for rank in self.first if self.outcome(rank).state not in ("unjudged", "passed")}
+        slow = {rank for rank in self.ranks if self.outcome(rank).state not in ("unjudged", "passed")}
         if slow & set(self.fleet.outliers):
             slow.update(self.references[:NUM_REFERENCES])
         slow.update(self.contested)
@@ -218,8 +237,9 @@ def judge_fleet(
 
     An outlier of up to three values is beyond a ratio to the best (GPU 1.2, CPU 2.0). From four values on it is beyond
     6 x 1.4826 x MAD from the median and beyond an effect floor (GPU 5 %, ``copies`` between devices or hosts 10 %, CPU
-    30 %): equal devices have a MAD near 0, where any noise would make an outlier. An outlier is a suspect, to be
-    measured again.
+    30 %): equal devices have a MAD near 0, where any noise would make an outlier. It is also beyond the ratio to the
+    median (of two in the middle the better one), however large the MAD: if half of the devices are slow, the MAD is as
+    large as their distance. An outlier is a suspect, to be measured again.
 
     Args:
         values: rate or time by rank.
@@ -235,9 +255,9 @@ def judge_fleet(
     measured = {rank: value for rank, value in values.items() if _is_measured(value)}
     ordered, unmeasured = sorted(measured.values()), values.keys() - measured.keys()
     high = better == "high"
+    limit, is_wide, method = None, False, "no other rank to compare with"
     if len(ordered) < 2:
         reference = ordered[0] if ordered else math.nan
-        limit, method = None, "no other rank to compare with"
     elif len(ordered) <= _FEW:
         reference = min(ordered[-1], best_known) if high else ordered[0]
         limit = reference / _RATIO[kind] if high else reference * _RATIO[kind]
@@ -246,12 +266,10 @@ def judge_fleet(
     else:
         effect = fleet_effect(device_type, copies=copies)
         limits = [
-            _spread_limit(measured, voters, effect, high) for voters in ((hosts, None) if share_cores else (hosts,))
+            _spread_limit(measured, voters, effect, high, kind)
+            for voters in ((hosts, None) if share_cores else (hosts,))
         ]
-        # Without a limit all distances are allowed.
-        reference, limit, method = max(
-            limits, key=lambda each: math.inf if each[1] is None else -each[1] if high else each[1]
-        )
+        reference, limit, method, is_wide = max(limits, key=lambda each: -each[1] if high else each[1])
     slow: set[int] = set()
     if limit is not None:
         slow = {rank for rank, value in measured.items() if (value < limit if high else value > limit)}
@@ -260,11 +278,57 @@ def judge_fleet(
     )
     contested = _contested(measured, hosts, slow, high, kind) if hosts is not None and are_like else {}
     return FleetRuling(
+        ranks=tuple(sorted(values)),
+        peers=tuple(sorted(values)),
         reference=reference,
         limit=limit,
         method=method,
         outliers=tuple(sorted(slow | unmeasured)),
+        is_wide=is_wide,
         contested=contested,
+    )
+
+
+def judge_fleets(
+    values: Mapping[int, float],
+    *,
+    better: Literal["high", "low"],
+    device_type: str,
+    copies: bool = False,
+    best_known: float = math.inf,
+    hosts: Mapping[int, str] | None = None,
+    share_cores: bool = False,
+) -> tuple[FleetRuling, ...]:
+    """Compare every rank with its fleet, of two hosts with the other ranks of its host first.
+
+    Of two hosts either one, which may lie, moves the median and MAD of both as it likes. So an outlier among the ranks
+    of its host stays one, and where the values of both lie too far apart, none is an outlier by the word of
+    the other one. Each rank is judged in one of the rulings. The arguments are those of ``judge_fleet``.
+    """
+
+    judge = partial(
+        judge_fleet,
+        better=better,
+        device_type=device_type,
+        copies=copies,
+        best_known=best_known,
+        share_cores=share_cores,
+    )
+    whole = judge(values, hosts=hosts)
+    by_host: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for rank, value in values.items():
+        by_host[hosts[rank] if hosts is not None else ""][rank] = value
+    if len(by_host) != 2 or len(values) <= _FEW:
+        return (whole,)
+    own = [judge(mine) for _, mine in sorted(by_host.items())]
+    odd = {rank for ruling in own for rank in ruling.outliers}
+    others = tuple(rank for rank in whole.outliers if rank not in odd)
+    if whole.is_wide:
+        return tuple(replace(ruling, apart=tuple(rank for rank in others if rank in ruling.ranks)) for ruling in own)
+    rest = tuple(rank for rank in whole.ranks if rank not in odd)
+    return (
+        *(replace(ruling, ranks=ruling.outliers) for ruling in own if ruling.outliers),
+        replace(whole, ranks=rest, peers=rest, outliers=others),
     )
 
 
@@ -283,16 +347,13 @@ def _contested(
         return {}
     found: dict[int, Contest] = {}
     for name in sorted(by_host):
-        limit: float | None
         if len(by_host) == VOTING_HOSTS:
             # Each of the two others may be right.
             typical = [median(mine) for other, mine in by_host.items() if other != name]
             limit = max(typical) / _RATIO[kind] if high else min(typical) * _RATIO[kind]
         else:
             rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
-            limit = _spread_limit(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high)[1]
-        if limit is None:
-            continue
+            limit = _spread_limit(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind)[1]
         for rank, value in values.items():
             if hosts[rank] != name and rank not in slow and (value < limit if high else value > limit):
                 found.setdefault(rank, Contest(host=name, limit=limit))
@@ -300,20 +361,29 @@ def _contested(
 
 
 def _spread_limit(
-    values: Mapping[int, float], hosts: Mapping[int, str] | None, effect: float, high: bool
-) -> tuple[float, float | None, str]:
-    """Return the median, the limit on one side of it, and how both were found."""
+    values: Mapping[int, float], hosts: Mapping[int, str] | None, effect: float, high: bool, kind: str
+) -> tuple[float, float, str, bool]:
+    """Return the median, the limit on one side of it, how both were found, and whether the ratio is the limit."""
     reference = host_median(values, hosts)
     mad = host_median({rank: abs(value - reference) for rank, value in values.items()}, hosts)
     distance = max(_SIGMAS * _MAD_TO_SIGMA * mad, effect * reference)
     limit = reference - distance if high else reference + distance
-    if limit <= 0:
-        return reference, None, f"the {len(values)} values lie too far apart to compare"
+    # Where half of the values are slow, the median lies between both halves.
+    sign = -1 if high else 1
+    better = sign * host_median({rank: sign * value for rank, value in values.items()}, hosts, low=True)
+    farthest = better / _RATIO[kind] if high else better * _RATIO[kind]
+    is_wide = limit < farthest if high else limit > farthest
     method = f"median {_SIGMAS} MAD and {effect * 100:.0f} % of {len(values)}"
+    if is_wide:
+        reference, limit, method = (
+            better,
+            farthest,
+            f"ratio {_RATIO[kind]} to the median of {len(values)}, which lie far apart",
+        )
     votes = _votes(values, hosts)
     if _count_by_host(votes):
         method += f", one vote for each of {sum(votes.values())} hosts"
-    return reference, limit, method
+    return reference, limit, method, is_wide
 
 
 def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, str], ...]:
@@ -322,7 +392,10 @@ def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, s
     effects = {**_EFFECT, "cuda": _COPIES_EFFECT} if copies else _EFFECT
     ratios = ", ".join(f"{_RATIO[kind]} ({shown})" for shown, kind in kinds)
     floors = ", ".join(f"{effects[kind] * 100:.0f} % ({shown})" for shown, kind in kinds)
-    spread = f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {floors} from the median (one vote for each of 3 or more hosts)"
+    spread = (
+        f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {floors} from the median (one vote for each of 3 or more hosts), "
+        f"at most ratio {ratios}; of 2 hosts each by itself too"
+    )
     return (f"2 to {_FEW}", f"ratio {ratios} to the best"), (f"{_FEW + 1} or more", spread)
 
 
@@ -345,8 +418,10 @@ def reference_ranks(
         fleet: what ``judge_fleet`` says of them.
         hosts: by rank, the name of its host; without it each rank counts as one host.
     """
-    typical = sorted(values.keys() - set(fleet.outliers), key=lambda rank: (abs(values[rank] - fleet.reference), rank))
-    if hosts is None or len({hosts[rank] for rank in values}) < 2:
+    typical = sorted(
+        set(fleet.peers) - set(fleet.outliers), key=lambda rank: (abs(values[rank] - fleet.reference), rank)
+    )
+    if hosts is None or len({hosts[rank] for rank in fleet.peers}) < 2:
         return tuple(typical)
     first_of_host = {hosts[rank]: rank for rank in reversed(typical)}
     return tuple(rank for rank in typical if first_of_host[hosts[rank]] == rank)
@@ -397,8 +472,10 @@ def compare_rates(
     best_known: float = math.inf,
     hosts: Mapping[int, str] | None = None,
     share_cores: bool = False,
-) -> FleetRates:
+) -> tuple[FleetRates, ...]:
     """Gather the rates of devices that may be compared: one measurement name, one variant, one device model.
+
+    Of two hosts there may be several comparisons (``judge_fleets``), each of which judges its own ``ranks``.
 
     Rates that are not positive numbers are left out, and those above ``ceiling`` are kept apart.
 
@@ -409,7 +486,7 @@ def compare_rates(
         copies: as for ``judge_fleet``.
         ceiling: the rate that no device reaches.
         best_known: as for ``judge_fleet``.
-        hosts: as for ``judge_fleet`` and ``reference_ranks``.
+        hosts: as for ``judge_fleets`` and ``reference_ranks``; without it each rank counts as one host.
         share_cores: as for ``judge_fleet``.
     """
     stages: dict[str, dict[int, Measurement]] = {"measure": {}, "repeat": {}}
@@ -422,7 +499,7 @@ def compare_rates(
         else:
             stages[measurement.stage][measurement.rank] = measurement
     values = {rank: measurement.value for rank, measurement in stages["measure"].items()}
-    fleet = judge_fleet(
+    fleets = judge_fleets(
         values,
         better="high",
         device_type=device_type,
@@ -431,15 +508,18 @@ def compare_rates(
         hosts=hosts,
         share_cores=share_cores,
     )
-    return FleetRates(
-        first=stages["measure"],
-        again=stages["repeat"],
-        limits=limits,
-        fleet=fleet,
-        references=reference_ranks(values, fleet, hosts),
-        effect=fleet_effect(device_type, copies=copies),
-        ceiling=ceiling,
-        impossible=tuple(impossible),
+    return tuple(
+        FleetRates(
+            first={rank: stages["measure"][rank] for rank in fleet.peers},
+            again=stages["repeat"],
+            limits=limits,
+            fleet=fleet,
+            references=reference_ranks(values, fleet, hosts),
+            effect=fleet_effect(device_type, copies=copies),
+            ceiling=ceiling,
+            impossible=tuple(impossible) if fleet is fleets[0] else (),
+        )
+        for fleet in fleets
     )
 
 

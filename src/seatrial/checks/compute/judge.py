@@ -126,8 +126,9 @@ def _judge_datasheet(evidence: Evidence, params: Params, device: str, dtype: str
             limit=rule.limit(),
             action="compare it with another device of its model; a datasheet alone fails no device.",
         )
-        for rank, measurement in sorted(rates.first.items())
-        if not rule.passes(measurement.value) and params.size(evidence.device_type) >= ATTAINABLE_FROM
+        for rank in rates.ranks
+        if not rule.passes((measurement := rates.first[rank]).value)
+        and params.size(evidence.device_type) >= ATTAINABLE_FROM
     )
     return Ruling(findings=findings)
 
@@ -145,19 +146,16 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
     for (device, dtype), measurements in sorted(groups.items()):
         own = tuple(_own_limits(params, evidence.device_type, device, dtype))
         spec = find(device)
-        yield (
-            device,
-            dtype,
-            compare_rates(
-                measurements,
-                limits=own,
-                device_type=evidence.device_type,
-                ceiling=ceiling(device),
-                best_known=math.inf if spec is None else spec.attainable_tflops.get(dtype, math.inf),
-                hosts=hosts,
-                share_cores=evidence.device_type == "cpu",
-            ),
-        )
+        for rates in compare_rates(
+            measurements,
+            limits=own,
+            device_type=evidence.device_type,
+            ceiling=ceiling(device),
+            best_known=math.inf if spec is None else spec.attainable_tflops.get(dtype, math.inf),
+            hosts=hosts,
+            share_cores=evidence.device_type == "cpu",
+        ):
+            yield device, dtype, rates
 
 
 def _own_limits(params: Params, device_type: str, device: str, dtype: str) -> Iterator[Limit]:

@@ -227,8 +227,8 @@ def _judge_datasheet(evidence: Evidence, params: Params, device: str, rates: Fle
             limit=rule.limit(),
             action="compare it with another device of its model; a datasheet alone fails no device.",
         )
-        for rank, measurement in sorted(rates.first.items())
-        if not rule.passes(measurement.value)
+        for rank in rates.ranks
+        if not rule.passes((measurement := rates.first[rank]).value)
     )
     return Ruling(findings=findings)
 
@@ -246,7 +246,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
     for (device, kind), measurements in sorted(groups.items()):
         rule = user_copy_rule(params, kind)
         own = () if rule.value is None else (rule.limit(),)
-        rates = compare_rates(
+        for rates in compare_rates(
             measurements,
             limits=own,
             device_type=evidence.device_type,
@@ -254,8 +254,8 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             ceiling=copy_ceiling(),
             hosts=hosts,
             share_cores=evidence.device_type == "cpu",
-        )
-        yield device, kind, rates
+        ):
+            yield device, kind, rates
 
 
 def _size(size_bytes: float) -> str:

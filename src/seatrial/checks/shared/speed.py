@@ -11,7 +11,7 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import NUM_REFERENCES, FleetRates, RateOutcome, fleet_rules
-from seatrial.util.text import format_number
+from seatrial.util.text import and_list, format_number
 
 MIN_CPU_SHARE = 0.8
 """A rank that got a smaller share of the CPU time that its threads could use is not blamed for being slow."""
@@ -23,6 +23,8 @@ CPU_SHARE = Rule(
     condition="slow alone; with less its speed only warns",
 )
 """The rule about the CPU time of a slow rank, measured alone."""
+TOO_FAR_APART = "lie too far apart to compare"
+"""Why nobody is slow though some values are beyond all limits: of two hosts neither is believed against the other."""
 BEYOND_KNOWN = 10
 """A device that is not in devices/specs.json may be newer, but not this many times as fast as all of them."""
 
@@ -124,8 +126,8 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
     for measurement in rates.impossible:
         assert measurement.rank is not None and rates.ceiling is not None
         yield Ruling(absent=(_impossible(measurement, rates.ceiling, words),))
-    yield Ruling(absent=tuple(_contested(rates, words)))
-    for rank in sorted(rates.first):
+    yield Ruling(absent=tuple(_contested(rates, words)), unjudged=tuple(_apart(rates, words)))
+    for rank in rates.ranks:
         yield _judge_speed(rank, rates.outcome(rank, starved, words.other), words, shares.get(rank, 1.0), user_limit)
 
 
@@ -139,6 +141,13 @@ def _contested(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
                 f"{words.measurement} of {words.subject(rank)} compared without host {contest.host}:"
                 f" {first.value:.3g} {first.unit} would then be below the limit {contest.limit:.3g}"
             )
+
+
+def _apart(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
+    """Yield that ranks like those of their host are slower than those of the other one, by its word alone."""
+    if rates.apart:
+        subjects = and_list([words.subject(rank) for rank in rates.apart])
+        yield f"{words.measurement} of {subjects} and the other host: the values {TOO_FAR_APART}"
 
 
 def _impossible(measurement: Measurement, ceiling: Limit, words: SpeedWords) -> str:

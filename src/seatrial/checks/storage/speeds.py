@@ -104,7 +104,8 @@ def compared_rates(evidence: Evidence) -> Iterator[tuple[str, str, FleetRates]]:
         for _, group in sorted(groups.items()):
             # Rates of fsync are capped already.
             ceiling = None if name == "fsync_ms" else copy_ceiling()
-            yield name, variant, compare_rates(group, limits=(), device_type="cpu", ceiling=ceiling, hosts=hosts)
+            for rates in compare_rates(group, limits=(), device_type="cpu", ceiling=ceiling, hosts=hosts):
+                yield name, variant, rates
 
 
 def _node_rates(evidence: Evidence, name: str, variant: str) -> list[Measurement]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from seatrial.checks.shared.culprits import rank_culprit
 from seatrial.checks.shared.host_activity import activity_lines
-from seatrial.checks.shared.speed import CPU_SHARE, incomparable
+from seatrial.checks.shared.speed import CPU_SHARE, TOO_FAR_APART, incomparable
 from seatrial.checks.training.judge_held_up import held_up
 from seatrial.checks.training.readings import by_rank
 from seatrial.evidence.evidence import Evidence, short_names
@@ -20,9 +20,10 @@ from seatrial.evidence.statistics import (
     FleetRuling,
     believable_drifts,
     fleet_effect,
-    judge_fleet,
+    judge_fleets,
     reference_ranks,
 )
+from seatrial.util.text import and_list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class ComputeFleet:
     """By rank, from the stage ``repeat``: alone, with all other ranks idle."""
     limit: Limit
     """The limit in the group, seconds."""
+    ranks: tuple[int, ...]
+    """The ranks that are judged, ascending; ``first`` may have more, to compare them with."""
     outliers: tuple[int, ...]
     """The ranks that missed it, ascending."""
     references: tuple[int, ...]
@@ -82,6 +85,7 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
             values = {rank: measurement.value for rank, measurement in same_device.items()}
             yield ComputeFleet(
                 first=same_device,
+                ranks=ruling.ranks,
                 again=again,
                 limit=limit,
                 outliers=ruling.outliers,
@@ -96,16 +100,15 @@ def _rulings(evidence: Evidence) -> Iterator[tuple[dict[int, Measurement], Fleet
     first, hosts = by_rank(evidence, "compute_s"), evidence.hosts()
     for device in sorted({evidence.ranks[rank].device for rank in first}):
         same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
-        yield (
-            same_device,
-            judge_fleet(
-                {rank: measurement.value for rank, measurement in same_device.items()},
-                better="low",
-                device_type=evidence.device_type,
-                hosts=hosts,
-                share_cores=evidence.device_type == "cpu",
-            ),
+        rulings = judge_fleets(
+            {rank: measurement.value for rank, measurement in same_device.items()},
+            better="low",
+            device_type=evidence.device_type,
+            hosts=hosts,
+            share_cores=evidence.device_type == "cpu",
         )
+        for ruling in rulings:
+            yield same_device, ruling
 
 
 def _contested(evidence: Evidence) -> Iterator[tuple[int, Measurement, Contest]]:
@@ -116,15 +119,24 @@ def _contested(evidence: Evidence) -> Iterator[tuple[int, Measurement, Contest]]
 
 
 def judge_contested(evidence: Evidence) -> Ruling:
-    """Lack the comparison of a rank that is slow, with all ranks and alone, unless one other host is believed."""
+    """Lack the comparison of a rank that is slow, with all ranks and alone, unless one other host is believed.
+
+    Of two hosts that lie too far apart neither is believed against the other: a PASS is then partial.
+    """
     again = by_rank(evidence, "compute_s", stage="repeat")
+    apart = (
+        and_list([f"rank {rank}" for rank in ruling.apart])
+        for _, ruling in (_rulings(evidence) if evidence.device_type != "cuda" else ())
+        if ruling.apart
+    )
     return Ruling(
+        unjudged=tuple(f"compute_s of {ranks} and the other host: the values {TOO_FAR_APART}" for ranks in apart),
         absent=tuple(
             f"compute_s of rank {rank} compared without host {contest.host}: {first.value * 1e3:.3g} ms would then be"
             f" above the limit {contest.limit * 1e3:.3g} ms"
             for rank, first, contest in _contested(evidence)
             if rank not in again or again[rank].value > contest.limit
-        )
+        ),
     )
 
 
@@ -153,8 +165,8 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     limits_alone = fleet.limits_alone(starved)
     comparison = tuple(fleet.comparison(short_names(evidence.ranks)))
     judged = [
-        Judged(measurement=measurement, limit=fleet.limit, passed=True)
-        for rank, measurement in sorted(fleet.first.items())
+        Judged(measurement=fleet.first[rank], limit=fleet.limit, passed=True)
+        for rank in fleet.ranks
         if rank not in fleet.outliers
     ]
     throttled = held_up(evidence, "throttled_s")
