@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from seatrial.agent import mpi_rank
 from seatrial.start import absolute_entries
 from seatrial.targets.command import Command
 from seatrial.targets.job import Processes
@@ -98,6 +101,68 @@ def test_an_agent_imports_nothing_from_the_folder_of_a_neighbor(
         done = subprocess.run(words, cwd=neighbor, env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert "neighbor" not in done.stderr
         assert "seatrial" in done.stderr, "the agent itself says that its environment is wrong"
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_mpirun_loads_no_library_from_the_folder_of_a_neighbor(
+    installed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Open MPI 4 puts its own folder before the LD_LIBRARY_PATH of a host, which leaves an empty entry where it has
+    none."""
+    neighbor, keep = tmp_path / "neighbor", tmp_path / "keep"
+    for folder in (neighbor, keep):
+        folder.mkdir()
+    neighbor.chmod(0o1777)
+    (neighbor / "libc.so.6").write_text("what loads it does not start")
+    monkeypatch.chdir(neighbor)
+    command = rendered("mpirun", mpirun(installed=installed), str(keep))
+    write_bundle(command)
+    argv = command.argv
+    start_in = argv[argv.index("--wdir") + 1] if "--wdir" in argv else neighbor
+    environ = {**os.environ, **command.env, "LD_LIBRARY_PATH": "/usr/lib:", "TMPDIR": str(tmp_path)}
+    words = argv[argv.index("/bin/sh") :]
+    done = subprocess.run(words, cwd=start_in, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.startswith("seatrial agent: the launcher has not set OMPI_COMM_WORLD_RANK")
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_open", "enters"), [(0o755, False, True), (0o1777, False, False), (0o1777, True, True)]
+)
+def test_an_agent_of_mpirun_enters_the_folder_of_the_user_only(
+    mode: int, is_open: bool, enters: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home, folder = tmp_path / "home", tmp_path / "job"
+    for each in (home, folder):
+        each.mkdir()
+    folder.chmod(mode)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir("/")
+    mpi_rank.enter(json.dumps({"path": str(folder), "owners": [], "open": is_open}))
+    assert Path.cwd() == (folder if enters else home)
+
+
+def test_an_agent_of_mpirun_begins_again_before_it_enters_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader of this process has read LD_LIBRARY_PATH, and would look in that folder."""
+    begun: list[dict[str, str]] = []
+
+    def begin(program: str, words: list[str], environ: dict[str, str]) -> None:
+        begun.append(environ)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execve", begin)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib:")
+    monkeypatch.setenv("SEATRIAL_FOLDER", "{}")
+    with pytest.raises(SystemExit):
+        mpi_rank.main()
+    assert [environ["LD_LIBRARY_PATH"] for environ in begun] == ["/opt/lib"]
+
+
+@pytest.mark.parametrize("kind", ["openmpi", "mpich", "intel"])
+def test_a_folder_of_the_users_own_arguments_counts(kind: Kind) -> None:
+    argv = rendered("mpirun", replace(mpirun(kind=kind), extra_args=("-wdir", "/data"))).argv
+    assert [argv[at + 1] for at, word in enumerate(argv) if word.lstrip("-") == "wdir"] == ["/data"]
+    assert "/" in rendered("mpirun", mpirun(kind=kind)).argv
+    assert "/" not in rendered("mpirun", mpirun(kind=kind, here=True)).argv
 
 
 def test_a_python_without_a_folder_is_looked_for_in_path_only(tmp_path: Path) -> None:

@@ -4,20 +4,26 @@ All ranks are started with the same words: whether the ranks of a host are count
 this launcher says a rank and a local rank, and the hosts with the number of ranks on each, in the order of ranks. They
 show at once whether a rank runs where it should: an mpirun that ignores its hosts starts all ranks on one machine.
 
+On other hosts than that of mpirun SEATRIAL_FOLDER says where the user typed, and whom the user trusts with that folder.
+
 No one else can count the cores of a host before it has joined: mpirun itself may be the only way there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
 from collections.abc import Mapping
 
 from seatrial.agent.agent_main import main as serve
+from seatrial.environment.working_folder import FolderTrust, refusal
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.capacity import refuse_too_many
+from seatrial.start import absolute_entries
 
-__all__ = ["environ_of", "main", "refuse_full_host"]
+__all__ = ["enter", "environ_of", "main", "refuse_full_host"]
 
 
 def environ_of(environ: Mapping[str, str], rank_name: str, local_rank_name: str, hosts: str) -> dict[str, str]:
@@ -66,8 +72,27 @@ def refuse_full_host(counted: str, place: Mapping[str, str], hosts: str) -> None
         refuse_too_many(int(place["SEATRIAL_LOCAL_WORLD_SIZE"]), host, of_torch=counted == "torch")
 
 
+def enter(place: str) -> None:
+    """Enter the folder in which the user typed, else the home folder, unless another user could have put files there.
+
+    ``place``: its path, the other users who own it on the controller's machine, and whether all can write there.
+    """
+    typed = json.loads(place)
+    trust = FolderTrust(owners=tuple(typed["owners"]), is_open=typed["open"])
+    for folder in (typed["path"], os.path.expanduser("~")):
+        with contextlib.suppress(OSError):
+            if not refusal(folder, "", trust):
+                os.chdir(folder)
+                return
+
+
 def main() -> None:
     """Become the agent of this rank."""
+    if "SEATRIAL_FOLDER" in os.environ:
+        if changed := absolute_entries(os.environ):
+            # The loader has read them already: this process would load libraries from the folder that it enters.
+            os.execve(sys.executable, sys.orig_argv, {**os.environ, **changed})
+        enter(os.environ.pop("SEATRIAL_FOLDER"))
     counted, rank_name, local_rank_name, hosts = sys.argv[1:]
     try:
         place = environ_of(os.environ, rank_name, local_rank_name, hosts)

@@ -67,6 +67,7 @@ def argv_of(
     rank_count: int,
     exported: Iterable[str],
     as_root: bool,
+    start_in: str | None = None,
     extra_args: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return mpirun and its options, which precede the command of the ranks. Ranks fill the hosts in their order.
@@ -90,6 +91,8 @@ def argv_of(
         options = ["-machinefile", hostfile, "-np", number]
         # Intel MPI accepts -bind-to for compatibility with MPICH, but only I_MPI_PIN=0 turns off its binding.
         options += ["-bind-to", "none"] if launcher.kind == "mpich" else []
+    if start_in is not None and not {"-wdir", "--wdir", "-wd", "--wd"} & {*extra_args}:
+        options += ["--wdir" if launcher.kind == "openmpi" else "-wdir", start_in]
     return (launcher.path, *options, *extra_args)
 
 

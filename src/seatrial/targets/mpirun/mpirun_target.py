@@ -6,6 +6,7 @@ job of this mpirun.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from seatrial import start
-from seatrial.environment import self_location
+from seatrial.environment import self_location, working_folder
 from seatrial.errors import RequestError, TargetUnreachableError
 from seatrial.targets.hosts import HOSTFILE, HOSTS, Host, hosts_of
 from seatrial.targets.option import MPIRUN, OVERSUBSCRIBE, Option
@@ -42,6 +43,9 @@ _RANK_VARIABLES = {
 # report a missing Python. A shell between mpirun and the agent turns both into a line of output and an exit code.
 _SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "agent")
 _AGENT = "seatrial.agent.mpi_rank"
+_OF_ROOT = "/"
+"""Where agents start on other hosts: Open MPI 4 gives them an LD_LIBRARY_PATH with an empty entry, so that the loader
+takes what it needs from this folder. They enter the one of the user themselves (``agent/mpi_rank.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,17 +199,24 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     # hydra hands all variables on, and on another host the working folder may be a neighbor's.
     own = {} if mpi.only_this_machine else start.absolute_entries(os.environ)
     environ |= {name: value for name, value in own.items() if name in environ}
+    python = job.python
+    if not mpi.only_this_machine:
+        trust = working_folder.trust_here(os.getcwd(), "")
+        place = {"path": os.getcwd(), "owners": trust.owners, "open": trust.is_open}
+        environ["SEATRIAL_FOLDER"] = json.dumps(place)
+        python = os.path.abspath(python) if os.path.dirname(python) else python
     if bundle_path is None:
         environ |= self_location.import_variables({**os.environ, **own})
-        agent = self_location.module_argv(job.python, _AGENT)
+        agent = self_location.module_argv(python, _AGENT)
     else:
-        agent = (*start_argv(job.python, bundle_path), "-m", _AGENT)
+        agent = (*start_argv(python, bundle_path), "-m", _AGENT)
     argv = argv_of(
         mpi.launcher,
         hostfile=hostfile,
         rank_count=job.nodes,
         exported=environ,
         as_root=os.geteuid() == 0,
+        start_in=None if mpi.only_this_machine else _OF_ROOT,
         extra_args=mpi.extra_args,
     )
     rank, local_rank = _RANK_VARIABLES[mpi.launcher.kind]
