@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import zlib
 
 import pytest
@@ -64,6 +65,34 @@ def test_an_agent_that_sends_damage_without_end_is_ended() -> None:
     (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
     assert "it sent more events than any check needs" in seen["detail"]
     assert served.server.damaged < 1_000
+
+
+_PART, *_ = encode({"kind": "x", "x": "x" * 5_000})
+
+
+@pytest.mark.parametrize("line", [b"\n", b"words of a login script\n", _PART], ids=["empty", "foreign", "part"])
+def test_an_agent_that_sends_no_messages_without_end_is_ended(line: bytes) -> None:
+    """A read brings so many empty lines that time passes unnoticed, and the deadlines of all move."""
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        with agent.socket, contextlib.suppress(OSError):
+            agent.send_lines(line * 50)
+            agent.send_lines(line * 1_000)
+        served.over()
+    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert "it sent more events than any check needs" in seen["detail"]
+
+
+def test_messages_of_many_parts_do_not_count_as_lines_without_one() -> None:
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        with agent.socket:
+            for _ in range(100):
+                agent.send({"kind": "status", "ranks": {}, "x": "x" * 50_000})
+            agent.send(event_of(Source(RUN, "node0"), "note", severity="info", text="all of them came"))
+            while not any(event["src"] == "node0" for event in served.events):
+                assert not any(event["kind"] == "trouble" for event in served.events)
+                time.sleep(0.01)
 
 
 @pytest.mark.parametrize("text_chars", [100, 50_000], ids=["short", "split"])

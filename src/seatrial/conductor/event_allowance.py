@@ -25,3 +25,7 @@ class EventAllowance:
         self._left_bytes = min(self._burst_bytes, self._left_bytes + (now - self._at) * self._bytes_per_s) - kept_bytes
         self._at = now
         return self._left_bytes >= 0
+
+    def give_back(self, kept_bytes: int) -> None:
+        """Take back what was counted for the parts of a message that is whole now."""
+        self._left_bytes = min(self._burst_bytes, self._left_bytes + kept_bytes)

@@ -38,6 +38,9 @@ _BOUNDED_ELSEWHERE = ("log", "output", "status")
 _LARGE_BYTES = 512 << 10
 """No such message is as large. A larger one of any kind counts before it is decoded: that takes up to 50 ms for each
 MiB, in which nobody else is heard."""
+_LINE_COST_BYTES = MAX_LINE_BYTES
+"""A line that completes no message: a part, until its message is whole, or what a login script prints to ssh. One read
+brings 262,144 empty lines, which nobody else is heard in between."""
 _FLOOD = f"it sent more events than any check needs ({BURST_BYTES >> 20} MiB, then {BYTES_PER_S >> 10} KiB a second)"
 _WRONG_FIELD = "a message with a wrong field"
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
@@ -311,6 +314,10 @@ class Server:
             message = peer.decoder.line(line)
             if peer.decoder.damaged > damaged_before:
                 peer.count(peer.decoder.kept_bytes)
+            elif message is not None:
+                peer.allowance.give_back(_LINE_COST_BYTES * (peer.decoder.num_parts - 1))
+            elif peer.node is not None:
+                peer.count(_LINE_COST_BYTES)
             if peer.floods:
                 self._lose(peer, _FLOOD)
                 return

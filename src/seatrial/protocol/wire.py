@@ -73,6 +73,8 @@ class Decoder:
         self.kept_bytes = 0
         """The cost of the last message, sound or damaged: the bytes of its JSON, and some for each value, since small
         values take far more memory as objects than as text."""
+        self.num_parts = 1
+        """Lines of the last message."""
         self._partial: OrderedDict[str, dict[int, str]] = OrderedDict()
         self._partial_chars = 0
         """Characters in ``_partial``."""
@@ -82,7 +84,7 @@ class Decoder:
         start = line.find(PREFIX)
         if start < 0:
             return None
-        message = None
+        message, self.num_parts = None, 1
         if len(line) - start > _MOST_LINE_BYTES:  # of others: decoding it could take any time and memory
             self.kept_bytes = len(line) - start
         else:
@@ -126,7 +128,7 @@ class Decoder:
         if not key.startswith(f"{zlib.crc32(body.encode()):08x}"):
             self.damaged += 1
             return None
-        self.kept_bytes = _kept_bytes(body.encode())
+        self.kept_bytes, self.num_parts = _kept_bytes(body.encode()), count
         merged = _loads(body) if self._may_decode(self.kept_bytes) else None
         self.damaged += merged is None
         return merged
