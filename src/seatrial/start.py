@@ -27,6 +27,7 @@ _MOST_BYTES = 64 << 20
 _NOBODY = 65534
 """The user as which the kernel shows the users that a user namespace does not have (user_namespaces(7))."""
 _SEARCHED = {
+    **dict.fromkeys(("COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH"), ":"),
     "PATH": ":",
     "PYTHONHOME": ":",
     "PYTHONPATH": ":",

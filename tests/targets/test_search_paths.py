@@ -63,6 +63,8 @@ def rendered(target: str, detail: object, keep: str = "/shared", python: str = s
         ("PATH", "", os.defpath),
         ("PYTHONUSERBASE", "up:here", ""),
         ("PYTHONHOME", ".", ""),
+        ("CPATH", ":/usr/local/cuda/include", "/usr/local/cuda/include"),
+        ("LIBRARY_PATH", "/a:", "/a"),
     ],
 )
 def test_entries_that_mean_the_working_folder_are_left_out(name: str, value: str, expected: str) -> None:
