@@ -516,6 +516,20 @@ def test_names_without_end_are_a_hundred_charts_and_a_count(place: dict[str, int
     assert ("5 more names of such measurements are in report.json." in shown) == ("peer" in place)
 
 
+def test_names_without_end_are_a_hundred_rows_of_a_check_and_a_count() -> None:
+    stream = Stream(plan=a_plan(("compute", "memory"))).until("compute")
+    for number in range(105):
+        stream.measure("compute", 0, variant=f"kind {number}")
+    stream.begin("memory")
+    stream.measure("memory", 0, name="copy")
+    page = html(concluded(stream.close()))
+    table = page.partition("<h2>Main measurements</h2>")[2].partition("<h")[0]
+    assert table.count("<td>value kind ") == 100
+    assert "<td>copy " in table, "one check hides no other"
+    assert "<p>5 more names of such measurements are in report.json.</p>" in table
+    assert "5 more names" not in html(concluded(Stream(plan=a_plan(("compute",))).until("compute").close()))
+
+
 def test_the_last_report_of_a_measurement_counts() -> None:
     stream = Stream(plan=a_plan(("compute",)))
     stream.begin("compute")

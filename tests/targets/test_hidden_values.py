@@ -7,9 +7,11 @@ import re
 import pytest
 
 from seatrial.errors import RequestError
-from seatrial.targets.hidden_values import find_secret_argument, is_secret
+from seatrial.targets.hidden_values import find_secret_argument, is_secret, shown_launcher_arguments
 from seatrial.targets.job import ProgramJob
 from seatrial.targets.kubernetes.manifest import parse
+from seatrial.targets.option import retyped
+from seatrial.targets.registry import TARGETS
 
 SECRET_NAMES = [
     *("HF_TOKEN", "GIT_TOKENS", "AWS_SECRET_ACCESS_KEY", "wandb_api_key", "APIKEY", "KEY", "PGPASSWORD", "DB_PASS"),
@@ -18,6 +20,7 @@ SECRET_NAMES = [
     *("API_KEY1", "HF_TOKEN2", "DB_PASS2", "ACCESSKEY2", "hfToken3", "HFTOKEN2"),
     *("dbPassword", "SSH_PRIVATE_KEY", "ACCESSKEY", "CLIENT_SECRET", "AZURE_SAS", "SLACK_WEBHOOK", "KEY_PASSPHRASE"),
 ]
+_ENV_LIST = "NCCL_DEBUG=INFO;LOGIN=(hidden)"
 HARMLESS_NAMES = [
     *("MONKEY", "KEYBOARD", "TOKENIZERS_PARALLELISM", "PATH", "PWD", "AUTHOR", "NCCL_IB_PKEY", "COMPASS", "HYDRA"),
 ]
@@ -129,6 +132,32 @@ def test_events_have_the_options_of_a_script_and_no_value() -> None:
 )
 def test_a_secret_argument_is_found(words: list[str], found: str | None) -> None:
     assert find_secret_argument(words) == found
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["-x", "WANDB_API_KEY=hunter2"], ["-x", "WANDB_API_KEY=(hidden)"]),
+        (["-x", "LOGIN=hunter2,and more"], ["-x", "LOGIN=(hidden)"]),
+        (["-x", "NCCL_DEBUG=INFO", "-x", "MY_TOKEN"], ["-x", "NCCL_DEBUG=INFO", "-x", "MY_TOKEN"]),
+        (["-genv", "DB_PASSWORD", "hunter2", "-np", "2"], ["-genv", "DB_PASSWORD", "(hidden)", "-np", "2"]),
+        (["-genv", "LOGIN", "hunter2"], ["-genv", "LOGIN", "(hidden)"]),
+        (["-genv", "NCCL_DEBUG", "INFO"], ["-genv", "NCCL_DEBUG", "INFO"]),
+        (["--mca", "mca_base_env_list", "NCCL_DEBUG=INFO;LOGIN=hunter2"], [*("--mca", "mca_base_env_list"), _ENV_LIST]),
+        (["--export=ALL,NCCL_DEBUG=INFO,LOGIN=hunter2"], ["--export=ALL,NCCL_DEBUG=INFO,LOGIN=(hidden)"]),
+        (["--export=ALL,LOGIN='hunter2,hunter2'"], ["--export=ALL,LOGIN=(hidden)"]),
+        (["--foo=a=b,api_key=hunter2"], ["--foo=a=b,api_key=(hidden)"]),
+        (["--api-key=hunter2", "--url=db://u:hunter2@h"], ["--api-key=(hidden)", "(hidden)"]),
+        (["--gres=gpu:8", "--map-by", "ppr:2:node:PE=4"], ["--gres=gpu:8", "--map-by", "ppr:2:node:PE=4"]),
+    ],
+)
+def test_words_for_a_launcher_are_shown_without_values_that_may_be_secret(words: list[str], shown: list[str]) -> None:
+    assert shown_launcher_arguments(words) == shown
+    for target, name in (("mpirun", "mpi_arg"), ("slurm", "slurm_arg")):
+        options = TARGETS[target].options
+        typed = retyped(options, {option.name: option.default_value for option in options} | {name: tuple(words)})
+        assert "hunter2" not in str(typed)
+        assert typed[-1].endswith(shown[-1])
 
 
 def test_a_long_value_is_searched_once() -> None:

@@ -74,6 +74,26 @@ def test_a_rank_for_each_slot_in_the_order_of_the_hosts(stub: Path) -> None:
     assert command.argv[-1] == "a:3,b:1"
 
 
+def test_more_hosts_than_a_command_line_takes_are_refused(stub: Path, tmp_path: Path) -> None:
+    """Linux takes 128 KiB in one word: mpirun was "a bug in seatrial", or did not start its ranks."""
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("".join(f"127.0.{number // 256}.{number % 256}:1\n" for number in range(10_500)))
+    with pytest.raises(RequestError, match=r"the names of 10500 hosts need a command line of \d+ KiB, and with mpirun"):
+        rendered(request(stub, hostfile=hostfile))
+
+
+@pytest.mark.parametrize("version", ["HYDRA build details:\n Version: 5.0.2", "Intel(R) MPI Library, Version 2021.18"])
+def test_the_hostfile_of_hydra_has_no_ipv6_address(stub: Path, version: str) -> None:
+    """It takes all up to the first colon as the name: fd00::1:2 would be a host fd00."""
+    stub.write_text(f"#!/bin/sh\necho '{version}'\n")
+    with pytest.raises(RequestError, match=r"fd00::1: the hostfile of .* takes no IPv6 address; give the host a name"):
+        MPIRUN.resolve(request(stub, hosts="a:2,[fd00::1]:2"))
+
+
+def test_open_mpi_takes_ipv6_addresses(stub: Path) -> None:
+    assert list(rendered(request(stub, hosts="[fd00::1]:2")).files.values()) == ["fd00::1 slots=2\n"]
+
+
 def test_an_exchanged_hostfile_is_never_read(stub: Path, tmp_path: Path) -> None:
     """Whoever can rename in --out would else have mpirun start agents, with the token, on hosts of theirs."""
     folder = tmp_path / "RUN"

@@ -196,6 +196,19 @@ def test_an_impossible_request_is_refused(values: dict[str, Any], message: str) 
         SLURM.resolve(request(**values))
 
 
+def test_a_refusal_of_sbatch_repeats_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = tmp_path / "sbatch"
+    stub.write_text("#!/bin/sh\necho 'sbatch: error: Invalid partition name specified' >&2; exit 1\n")
+    stub.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    words = ("--export=ALL,WANDB_API_KEY=hunter2", "--reservation=mine")
+    job = Processes(**fields(request(nodes=2, nproc_per_node=1, slurm_arg=words)))
+    with pytest.raises(RequestError, match="sbatch refuses the job: Invalid partition name") as raised:
+        SLURM.driver(job).submit([rendered(job, str(tmp_path))], tmp_path, [], lambda *_: None)
+    assert "hunter2" not in str(raised.value)
+    assert "--export=ALL,WANDB_API_KEY=(hidden)' --reservation=mine." in str(raised.value)
+
+
 def test_a_default_counts_as_not_given() -> None:
     """Otherwise every command for another target would be refused."""
     assert not any(is_given(option, option.default) for option in SLURM.options)

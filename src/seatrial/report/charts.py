@@ -53,7 +53,7 @@ def curves(measurements: Iterable[Measurement]) -> Iterator[Markup]:
             if max(len(line) for line in lines.values()) > 1:
                 drawn += 1
                 yield from _curve(title(group[0], variant=False), lines, logarithmic)
-    yield from _more(left_out)
+    yield from left_out_words(left_out)
 
 
 def bars(measurements: Iterable[Measurement]) -> Iterator[Markup]:
@@ -78,7 +78,7 @@ def bars(measurements: Iterable[Measurement]) -> Iterator[Markup]:
                 (_bar(f"rank {rank}", abs(value) / highest, format_number(value)) for rank, value in by_rank.items()),
                 class_="bars",
             )
-    yield from _more(left_out)
+    yield from left_out_words(left_out)
 
 
 def pair_tables(measurements: Iterable[Measurement]) -> Iterator[Markup]:
@@ -92,10 +92,10 @@ def pair_tables(measurements: Iterable[Measurement]) -> Iterator[Markup]:
         )
         yield element("h3", table.title, ", from row to column")
         yield element("div", element("table", head, rows), class_="scroll")
-    yield from _more(left_out)
+    yield from left_out_words(left_out)
 
 
-def _more(left_out: int) -> Iterator[Markup]:
+def left_out_words(left_out: int) -> Iterator[Markup]:
     """Say how many measurements are in the JSON report alone."""
     if left_out:
         yield element("p", f"{left_out} more names of such measurements are in report.json.")

@@ -12,7 +12,8 @@ from seatrial.evidence.measurement import Measurement
 from seatrial.util.text import format_number
 
 MOST_CHARTS = 100
-"""Charts or tables of a kind. One rank can name its measurements as it likes, and each name would be one."""
+"""Charts or tables of a kind, or rows of a check. One rank can name its measurements as it likes, and each name would
+be one."""
 _MOST_PAIRED = 24
 
 

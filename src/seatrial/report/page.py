@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.checks.shared.facts import latest
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.judge.conclude import Conclusion
 from seatrial.report.card import command_of
-from seatrial.report.charts import bars, curves, pair_tables
+from seatrial.report.charts import bars, curves, left_out_words, pair_tables
 from seatrial.report.disturbance import disturbance_lines
+from seatrial.report.grouping import MOST_CHARTS
 from seatrial.report.markup import Content, Markup, element, fragment
 from seatrial.report.summary import (
     comm_variables,
@@ -179,17 +180,23 @@ def _looked_at(conclusion: Conclusion) -> dict[str, str]:
 
 
 def _main_measurements(measurements: Iterable[Measurement]) -> Iterator[Markup]:
-    rows = [
-        (
-            row.check,
-            f"{row.name} {row.variant}",
-            format_size(row.size_bytes) if row.size_bytes is not None else "",
-            *(format_number(row.value), format_number(row.low), format_number(row.high)),
-            row.unit if row.unit != "1" else "",
-            row.count,
+    shown, left_out = Counter[str](), 0
+    rows = []
+    for row in main_measurements(measurements):
+        if shown[row.check] == MOST_CHARTS:
+            left_out += 1
+            continue
+        shown[row.check] += 1
+        rows.append(
+            (
+                row.check,
+                f"{row.name} {row.variant}",
+                format_size(row.size_bytes) if row.size_bytes is not None else "",
+                *(format_number(row.value), format_number(row.low), format_number(row.high)),
+                row.unit if row.unit != "1" else "",
+                row.count,
+            )
         )
-        for row in main_measurements(measurements)
-    ]
     if rows:
         yield element("h2", "Main measurements")
         yield _scrolled(
@@ -199,6 +206,7 @@ def _main_measurements(measurements: Iterable[Measurement]) -> Iterator[Markup]:
                 rows=rows,
             )
         )
+        yield from left_out_words(left_out)
 
 
 def _ranks(conclusion: Conclusion) -> Iterator[Markup]:

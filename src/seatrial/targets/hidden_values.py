@@ -49,6 +49,10 @@ _HARMLESS = re.compile(
     r"|AMD|TOKENIZERS|MALLOC|LC)_[A-Za-z0-9_]+"
     r"|PYTHON[A-Z]*|MASTER_(?:ADDR|PORT)|LD_LIBRARY_PATH|PATH|LANG|TZ|TERM|TMPDIR|DISPLAY"
 )
+_ASSIGNED = re.compile(r"(?:^|(?<=[=,;]))(?P<name>-*[A-Za-z_][\w-]*)=(?=(?P<value>[^,;]*))")
+"""``NAME=VALUE`` or ``--option=VALUE`` in a word."""
+_SET_NEXT, _SET_IN_WORD = ("-genv", "-env"), ("--export=", "--container-env=")
+"""Options of launchers whose next two words are a variable and its value; and options with variables in their value."""
 
 
 def is_secret(name: str, value: str = "") -> bool:
@@ -104,6 +108,36 @@ def shown_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def shown_arguments(words: Iterable[str]) -> list[str]:
     """Return the arguments of a user's program as they may be stored: options by their names, without any value."""
     return [_shown(word) for word in words]
+
+
+def shown_launcher_arguments(words: Iterable[str]) -> list[str]:
+    """Return arguments of mpirun or sbatch as everybody may read them: the variables that they set as those of ranks,
+    ``-x NAME=VALUE``, ``-genv NAME VALUE``, ``--export=ALL,NAME=VALUE``; other values only if no secret is named.
+
+    The rest of a word after a hidden value is hidden, too, since it may belong to that value.
+    """
+    shown, before = list[str](), ("", "")
+    for word in words:
+        shown.append(_shown_to_launcher(word, *before))
+        before = (before[1], word)
+    return shown
+
+
+def _shown_to_launcher(word: str, option: str, name: str) -> str:
+    if is_secret("", word):
+        return HIDDEN
+    is_option = word.startswith("-")
+    if not is_option and "=" not in name and _is_hidden(name, word, option in _SET_NEXT):
+        return HIDDEN
+    sets_variables = not is_option or word.startswith(_SET_IN_WORD)
+    for found in _ASSIGNED.finditer(word):
+        if _is_hidden(found["name"], found["value"], sets_variables and not found["name"].startswith("-")):
+            return f"{word[: found.start('value')]}{HIDDEN}"
+    return word
+
+
+def _is_hidden(name: str, value: str, is_variable: bool) -> bool:
+    return is_secret(name, value) or (is_variable and not _HARMLESS.fullmatch(name))
 
 
 def find_secret_argument(words: Iterable[str]) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.targets.hidden_values import HIDDEN, is_secret, shown_environment
+from seatrial.targets.hidden_values import HIDDEN, is_secret, shown_environment, shown_launcher_arguments
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
@@ -55,6 +55,8 @@ class Option:
     """Whether it takes no value; it is then True when given, else False."""
     multiple: bool = False
     """It may be repeated; the value is a tuple."""
+    for_launcher: bool = False
+    """Its values are arguments of mpirun or sbatch, which may set variables of the ranks."""
     is_list: bool = False
     """It may be repeated; the values are one list with commas, so none of them is lost."""
     required: bool = False
@@ -103,7 +105,8 @@ def retyped(options: Iterable[Option], values: Mapping[str, Any]) -> tuple[str, 
         if option.flag:
             words.append(option.flags[0])
             continue
-        for word in map(_as_typed, value if option.multiple else (value,)):
+        typed = [_as_typed(word) for word in (value if option.multiple else (value,))]
+        for word in shown_launcher_arguments(typed) if option.for_launcher else typed:
             name, _, text = word.partition("=")
             if option.name == "env":
                 word = f"{name}={shown_environment({name: text})[name]}"

@@ -30,7 +30,12 @@ _THIS_MACHINE = "localhost"
 _LEAST_MPI_RANKS = 2
 
 _EXTRA_ARGS = Option(
-    flags=("--mpi-arg",), name="mpi_arg", help="Extra argument for mpirun; repeatable.", metavar="WORD", multiple=True
+    flags=("--mpi-arg",),
+    name="mpi_arg",
+    help="Extra argument for mpirun; repeatable.",
+    metavar="WORD",
+    multiple=True,
+    for_launcher=True,
 )
 
 _RANK_VARIABLES = {
@@ -46,6 +51,8 @@ _AGENT = "seatrial.agent.mpi_rank"
 _OF_ROOT = "/"
 """Where agents start on other hosts: Open MPI 4 gives them an LD_LIBRARY_PATH with an empty entry, so that the loader
 takes what it needs from this folder. They enter the one of the user themselves (``agent/mpi_rank.py``)."""
+_MOST_BYTES = 120 << 10
+"""Linux takes 128 KiB in one word or variable, and Open MPI hands all words of a rank on in one (``OMPI_ARGV``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,9 @@ def _resolve(target_request: TargetRequest) -> Placement:
 
     launcher = _find_mpirun(target_request.own["mpirun"])
     requested_hosts = _hosts(target_request)
+    if launcher.kind != "openmpi" and (name := next((host.name for host in requested_hosts if ":" in host.name), "")):
+        # hydra splits its lines at the first colon, and knows no brackets.
+        raise RequestError(f"{name}: the hostfile of {launcher} takes no IPv6 address; give the host a name.")
     python = target_request.python or sys.executable
     of_torch = target_request.typed[:1] != ("launch",)
     if requested_hosts:
@@ -221,9 +231,15 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     )
     rank, local_rank = _RANK_VARIABLES[mpi.launcher.kind]
     hosts = ",".join(f"{name}:{slots}" for name, slots in mpi.hosts)
+    words = (*_SHELL, *agent, mpi.counted, rank, local_rank, hosts)
+    if (size_bytes := len(" ".join(words).encode())) > _MOST_BYTES:
+        raise RequestError(
+            f"the names of {len(mpi.hosts)} hosts need a command line of {size_bytes >> 10} KiB, and with mpirun"
+            f" {_MOST_BYTES >> 10} KiB are possible; give shorter names or fewer hosts, or use --on ssh."
+        )
     return (
         FileCommand(
-            argv=(*argv, *_SHELL, *agent, mpi.counted, rank, local_rank, hosts),
+            argv=(*argv, *words),
             env={**own, **environ, **environ_of(mpi.launcher, {**os.environ, **own})},
             nodes=tuple(range(job.nodes)),
             files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from seatrial import start
 from seatrial.errors import RequestError
+from seatrial.targets.hidden_values import shown_launcher_arguments
 from seatrial.targets.hosts import QUEUE_TIMEOUT, queue_timeout_s
 from seatrial.targets.option import NODES, Option
 from seatrial.targets.target import Driver, Placement, Target, TargetRequest
@@ -48,6 +49,7 @@ _EXTRA_ARGS = Option(
     help="Extra argument for sbatch (or for srun inside an allocation); repeatable.",
     metavar="WORD",
     multiple=True,
+    for_launcher=True,
 )
 
 
@@ -219,9 +221,8 @@ def _driver(job: Processes) -> Driver:
 
     if job.detail.allocation is not None:
         return StepDriver(job.detail.allocation, job.run)
-    return BatchJobDriver(
-        queue_timeout_s=job.detail.queue_timeout_s, requested=shlex.join(_sbatch_options(job)), step_name=job.run
-    )
+    requested = shlex.join(shown_launcher_arguments(_sbatch_options(job)))
+    return BatchJobDriver(queue_timeout_s=job.detail.queue_timeout_s, requested=requested, step_name=job.run)
 
 
 TARGETS = (
