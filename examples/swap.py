@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.checks.check import Check, Rule
+from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Ruling
 from seatrial.evidence.measurement import Measurement
@@ -109,7 +110,8 @@ def _of_node(evidence: Evidence, params: Params, node_rank: int) -> Ruling:
     if OTHER in facts:
         return Ruling()
     before, after = facts.get(BEFORE), facts.get(AFTER)
-    if not before:
+    # Who reports it may lie, and what the judge cannot read must not end it.
+    if not _is_reading(before) or not (after is None or _is_reading(after)):
         return Ruling(absent=(f"swap of {name}",))
     used_rule, moved_rule = rules(params)
     used_bytes = max(reading["used_bytes"] for reading in (before, after) if reading)
@@ -122,6 +124,10 @@ def _of_node(evidence: Evidence, params: Params, node_rank: int) -> Ruling:
         judged=tuple(judged),
         unjudged=() if after else (f"swap: whether {name} swapped during the trial is not known",),
     )
+
+
+def _is_reading(value: Any) -> bool:
+    return has_fields(value, used_bytes=int, pages_in=int, pages_out=int)
 
 
 def _measurement(name: str, value: float, unit: str, node: str) -> Measurement:

@@ -316,6 +316,7 @@ def test_an_operation_is_only_lacking_when_every_rank_says_so() -> None:
     assert finding.what == "all_to_all was not checked: backend gloo does not have it"
     assert finding.evidence == ("Backend gloo does not support it",)
     assert (ruling.absent, len(ruling.judged)) == ((), 10)
+    assert ruling.unjudged == ("collectives: all_to_all not checked",), "a PASS is partial"
     one = CHECK.judge(replace(less, facts=lacking((0,))), SMALL)
     assert one.findings == ()
     assert {name.split(" of ")[0] for name in one.absent} == {f"{name} all_to_all" for name in NEEDED}

@@ -185,8 +185,8 @@ def test_two_nodes_slow_alike_miss_the_users_limit() -> None:
 
 def test_a_device_slow_within_its_node_is_named() -> None:
     slow: Slow = {key: 0.5 for other in (4, 6, 7) for key in ((5, other), (other, 5))}
-    finding = _only(SimulatedCluster(nodes=2, nproc_per_node=4, device_type="cuda", slow=slow).trial())
-    assert finding.culprit.kind == "device"
+    finding = _only(SimulatedCluster(nodes=3, nproc_per_node=4, device_type="cuda", slow=slow).trial())
+    assert (finding.severity, finding.culprit.kind) == ("fail", "device")
     assert finding.culprit.name == "rank 5 (a device, local rank 1 on node n1)"
 
 

@@ -89,6 +89,17 @@ def test_a_rank_that_repeats_its_rate_has_one_vote_about_the_wiring(nodes: int) 
     assert "one gbps of rank" in str(ruling.absent)
 
 
+@pytest.mark.parametrize("by_device", [False, True])
+def test_the_only_other_node_makes_no_link_within_a_node_a_fault(by_device: bool) -> None:
+    """Both have a pair that is slow by design; the other one says that it is fast there."""
+    slow: dict[tuple[int | None, int | None], float] = {
+        (a, b): 0.5 for low in range(3 if by_device else 1) for a, b in ((low, 3), (3, low))
+    }
+    ruling = SimulatedCluster(nodes=2, nproc_per_node=4, device_type="cuda", slow=slow).trial()
+    assert _failed(ruling) == []
+    assert "only one other node has it fast" in str(ruling.absent)
+
+
 @pytest.mark.parametrize(("nodes", "fails"), [(3, False), (4, True), (5, True), (8, True)])
 def test_one_other_node_does_not_excuse_a_slow_link_within_a_node(nodes: int, fails: bool) -> None:
     last = (nodes - 1) * 4

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Ruling
 from seatrial.evidence.measurement import Fact
@@ -61,6 +63,15 @@ def test_pages_that_moved_only_warn() -> None:
 def test_a_node_that_did_not_say_it_is_inconclusive() -> None:
     assert rule({}).absent == ("swap of node0",)
     assert rule({BEFORE: None, AFTER: None}).absent == ("swap of node0",)
+
+
+@pytest.mark.parametrize("bad", [[1], "no", 5, {}, {"used_bytes": "2", "pages_in": 0, "pages_out": 0}])
+def test_what_cannot_be_read_is_absent_and_the_others_are_judged(bad: Any) -> None:
+    full = {BEFORE: read(3), AFTER: read(3)}
+    for lie in ({BEFORE: bad}, {BEFORE: read(), AFTER: bad}):
+        ruling = rule(full, lie)
+        assert [finding.culprit.nodes for finding in ruling.findings] == [("node0",)]
+        assert ruling.absent == ("swap of node1",)
 
 
 def test_without_the_last_reading_a_pass_is_partial() -> None:

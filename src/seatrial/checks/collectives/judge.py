@@ -77,6 +77,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             *unlike,
             *(f"{entry.measurement.name} of all_reduce without other load: {load}" for entry in unsure),
         ),
+        unjudged=tuple(f"collectives: {name} not checked" for name in lacking),
         unlimited=() if busbw_rule(params).value is not None else ("collectives.min_busbw_gbps",),
     )
 

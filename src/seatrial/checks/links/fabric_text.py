@@ -13,6 +13,8 @@ from seatrial.evidence.findings import Culprit, Finding, Limit
 from seatrial.evidence.statistics import median
 from seatrial.protocol.fabric_errors import MTU_ACTION, read_connect_error
 
+_WITNESSES = 2
+"""The least number of other nodes by which a link within a node is slow by fault, not by design: one may lie."""
 _MOST_LINES = 6
 """The largest number of links in the evidence of one finding."""
 _ACTIONS = {
@@ -114,7 +116,8 @@ class FabricText:
             # There is no cable between processes of one machine.
             action = _ONE_MACHINE
         if worst is not None and cost is None:
-            is_sure = is_sure or self.share_clean_elsewhere(worst, diagnosis.limit) > 0.5
+            num_clean, num_others = self.clean_elsewhere(worst, diagnosis.limit)
+            is_sure = is_sure or (num_others >= _WITNESSES and 2 * num_clean > num_others)
         shares: tuple[str, ...] = ()
         if suspect.lacked_cpu:
             is_sure, action, shares = False, _HELD_CPU, tuple(self._cpu_shares(suspect.evidence))
@@ -152,10 +155,15 @@ class FabricText:
             return f" (from {self._end_name(a)} to {self._end_name(b)})"
         return " (sending)" if suspect.direction == "send" else " (receiving)"
 
-    def share_clean_elsewhere(self, link: DirectedLink, limit_gbps: float | None) -> float:
-        """Return the share of the other nodes with such devices on which the same link is clean.
+    def is_contradicted(self, link: DirectedLink, limit_gbps: float | None) -> bool:
+        """Return whether one other node, which may lie, decides if the wiring explains this slow link."""
+        num_clean, num_others = self.clean_elsewhere(link, limit_gbps)
+        return num_clean > 0 and (2 * num_clean == num_others or num_others < _WITNESSES)
 
-        Where it is clean, the wiring does not explain a slow one. 0: no other node has such a link.
+    def clean_elsewhere(self, link: DirectedLink, limit_gbps: float | None) -> tuple[int, int]:
+        """Return on how many other nodes the same link is clean, and how many have such a link.
+
+        Where it is clean, the wiring does not explain a slow one.
         """
         seen = self.evidence.ranks
         at = {
@@ -180,7 +188,7 @@ class FabricText:
         for (host, *_), value in reports.items():
             by_host.setdefault(host, []).append(value)
         clean = [limit_gbps is not None and median(values) >= limit_gbps for values in by_host.values()]
-        return sum(clean) / max(len(clean), 1)
+        return sum(clean), len(clean)
 
     def _cpu_shares(self, links: Iterable[DirectedLink]) -> Iterator[str]:
         """Yield the least share of the CPU time that each end of these links got, where that was too little."""

@@ -159,12 +159,16 @@ def _far_better(text: FabricText, rates: LinkRates, findings: Sequence[Finding])
 
 
 def _contradicted(text: FabricText, diagnosis: Diagnosis) -> Iterator[str]:
-    """Yield the slow links within a node of which as many other nodes say that they are clean as that they are slow."""
+    """Yield the slow links within a node of which one other node decides whether they are slow by design."""
     for suspect in diagnosis.culprits:
         worst = min(suspect.evidence, key=lambda link: link.ratio, default=None)
-        if worst is not None and not worst.failed and text.share_clean_elsewhere(worst, diagnosis.limit) == 0.5:
-            name = text.culprit(suspect).name
-            yield f"a clear result for {name}: half of the other nodes have it as fast, half as slow"
+        if worst is None or worst.failed or not text.is_contradicted(worst, diagnosis.limit):
+            continue
+        is_split = text.clean_elsewhere(worst, diagnosis.limit)[1] > 1
+        whose = (
+            "half of the other nodes have it as fast, half as slow" if is_split else "only one other node has it fast"
+        )
+        yield f"a clear result for {text.culprit(suspect).name}: {whose}"
 
 
 def _judged(
