@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from seatrial.errors import RequestError
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact, Measurement
+from seatrial.targets.kubernetes.run_log import nodes_to_cordon
 from seatrial.training.references import find_reference
 
 
@@ -122,8 +123,61 @@ def test_a_nonfinite_loss_names_the_rank_where_it_arose(ranks: list[int], named:
     assert "step 7" in finding.what
 
 
-def _nonfinite(rank: int, ranks: Sequence[int], step: int = 7) -> Fact:
-    return Fact(check="training", name="nonfinite", value={"step": step, "seed": 1, "ranks": list(ranks)}, rank=rank)
+def _nonfinite(rank: int, ranks: Sequence[int], step: int = 7, **more: Any) -> Fact:
+    value = {"step": step, "seed": 1, "ranks": list(ranks), "ordinary": True, "samples": 16, **more}
+    return Fact(check="training", name="nonfinite", value=value, rank=rank)
+
+
+def _stopped(num_hosts: int, ranks: Sequence[int], more: Mapping[int, dict[str, Any]]) -> Finding:
+    """Return the finding about ranks with a host each, of which some have a loss that is not finite."""
+    whole = trained(num_hosts)
+    records = {rank: replace(record, node=f"n{rank}", node_rank=rank) for rank, record in whole.ranks.items()}
+    facts = tuple(_nonfinite(rank, [rank] if rank in ranks else [], **more.get(rank, {})) for rank in records)
+    return _only(judge(replace(whole, ranks=records, measurements=(), facts=facts), SMOKE))
+
+
+@pytest.mark.parametrize("liar_says", [True, False])
+@pytest.mark.parametrize("num_hosts", [2, 3, 4])
+def test_gradients_that_a_rank_spoils_name_no_other_one(num_hosts: int, liar_says: bool) -> None:
+    """The last rank adds NaN to the sum and says that its own loss is finite."""
+    honest = range(num_hosts - 1)
+    more = {**{rank: {"ordinary": False} for rank in honest}, num_hosts - 1: {"ordinary": liar_says}}
+    finding = _stopped(num_hosts, honest, more)
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("none", ())
+    assert "stopped before" not in str(finding)
+
+
+@pytest.mark.parametrize("is_ordinary", [True, False])
+def test_ranks_without_samples_do_not_accuse_the_others(is_ordinary: bool) -> None:
+    """A training diverges where the last batch has samples for one or two of four hosts."""
+    for with_samples in ([0], [0, 1]):
+        more = {rank: {"samples": 16 * (rank in with_samples), "ordinary": is_ordinary} for rank in range(4)}
+        finding = _stopped(4, with_samples, more)
+        assert (finding.culprit.kind, finding.culprit.ranks) == ("none", ())
+        assert "training.lr" in finding.action
+
+
+@pytest.mark.parametrize(("num_hosts", "ranks", "named"), [(2, [1], (1,)), (3, [1], (1,)), (4, [1, 2], ())])
+def test_few_ranks_that_spoil_their_own_loss_are_named(
+    num_hosts: int, ranks: list[int], named: tuple[int, ...]
+) -> None:
+    finding = _stopped(num_hosts, ranks, {})
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("rank" if named else "none", named)
+
+
+@pytest.mark.parametrize("of", ["loss", "parameters"])
+def test_one_rank_may_have_received_parameters_that_are_not_finite(of: str) -> None:
+    more = {rank: {"what": of, "ordinary": rank != 2 if of == "loss" else None} for rank in range(4)}
+    finding = _stopped(4, [2], more)
+    assert (finding.culprit.kind, finding.culprit.ranks, finding.culprit.nodes) == ("fabric", (2,), ())
+    assert finding.culprit.name == "rank 2 on node n2 or the links that lead to it, not separable"
+    assert nodes_to_cordon([finding]) == []
+
+
+def test_a_report_that_says_nothing_of_the_parameters_names_nobody() -> None:
+    """As an older version wrote it."""
+    finding = _stopped(4, [2], {rank: {"ordinary": None} for rank in range(4)})
+    assert finding.culprit.kind == "none"
 
 
 def test_a_stop_that_few_ranks_report_accuses_nobody() -> None:
@@ -175,8 +229,11 @@ def test_the_recipe_is_that_of_the_first_rank() -> None:
 @pytest.mark.parametrize("odd", [0, 3])
 def test_the_replica_that_differs_is_named(odd: int) -> None:
     finding = _only(judge(trained(digests={odd: "bb" * 32}), SMOKE))
-    assert (finding.severity, finding.culprit.ranks) == ("fail", (odd,))
-    assert f"rank {odd} (A CPU, local rank {odd % 2} on node node-{odd // 2})" in finding.culprit.name
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", (odd,))
+    # The last hop of a ring reaches one rank only: it may have received another sum.
+    name = f"rank {odd} on node node-{odd // 2} or the links that lead to it, not separable"
+    assert finding.culprit.name == name
+    assert nodes_to_cordon([finding]) == []
 
 
 @pytest.mark.parametrize(

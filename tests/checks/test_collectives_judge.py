@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -132,6 +133,68 @@ def test_the_ranks_of_one_host_accuse_no_rank_of_another_one() -> None:
     (finding,) = CHECK.judge(evidence, SMALL).findings
     assert (finding.culprit.kind, finding.culprit.ranks) == ("link", tuple(range(8)))
     assert finding.culprit.name == "link rank 7 on node n7–n0, endpoints not separable"
+
+
+def _on_hosts(evidence: Evidence, hosts: Sequence[int]) -> Evidence:
+    ranks = {
+        rank: replace(seen, node=f"host{hosts[rank]}", node_rank=hosts[rank]) for rank, seen in evidence.ranks.items()
+    }
+    return replace(evidence, ranks=ranks, places_of_nodes={host: f"10.0.0.{host}" for host in hosts})
+
+
+@pytest.mark.parametrize(
+    ("hosts", "wrong", "kind", "name", "ranks"),
+    [
+        # Ranks 2 and 3 are of a host that lies: what they send to rank 0 is wrong.
+        ("0011", {0: [2, 3]}, "link", "link rank 0 on node host0–host1, endpoints", (0, 2, 3)),
+        ("00112", {0: [2, 3]}, "link", "link rank 0 on node host0–host1, endpoints", (0, 2, 3)),
+        ("00112", {0: [2, 3], 1: [2]}, "link", "link host0–host1, endpoints not separable", (0, 1, 2, 3)),
+        ("00112", {0: [2], 2: [1], 3: [0]}, "link", "link host0–host1, endpoints not separable", (0, 1, 2, 3)),
+        # To ranks of two hosts, and back as its own report says.
+        (
+            "00112",
+            {0: [2, 3], 4: [2]},
+            "fabric",
+            "rank 2 on node host1 and rank 3 on node host1 or the links that leave them",
+            (2, 3),
+        ),
+        ("00112", {0: [2], 2: [4]}, "fabric", "rank 2 on node host1 or the links that lead to or leave it", (2,)),
+        ("00112", {0: [2], 3: [4]}, "fabric", "rank 2 on node host1 and rank 3 on node host1 or the links", (2, 3)),
+        ("00112", {0: [2], 4: [1]}, "fabric", "rank 0 on node host0 and rank 1 on node host0 or the links", (0, 1)),
+        ("01234", {0: [2], 4: [1]}, "fabric", "one of the ranks or the links between them", ()),
+        ("0000", {1: [0], 2: [0]}, "fabric", "rank 0 or the links that leave it", (0,)),
+        ("0000", {1: [0], 2: [3]}, "fabric", "one of the ranks or the links between them", ()),
+    ],
+)
+def test_wrong_values_are_between_the_fewest_hosts(
+    hosts: str, wrong: dict[int, list[int]], kind: str, name: str, ranks: tuple[int, ...]
+) -> None:
+    evidence = corrupted(len(hosts), {("all_to_all", rank): givers for rank, givers in wrong.items()})
+    (finding,) = CHECK.judge(_on_hosts(evidence, list(map(int, hosts))), SMALL).findings
+    assert (finding.culprit.kind, finding.culprit.ranks, finding.culprit.nodes) == (kind, ranks, ())
+    assert finding.culprit.name.startswith(name)
+    assert "out of service" not in finding.action
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "broadcast"])
+def test_a_block_that_others_forwarded_names_nobody(operation: str) -> None:
+    """Rank 1 changes, on its way round the ring, the block of rank 3 that it passes on."""
+    (finding,) = CHECK.judge(corrupted(4, {(operation, 2): [3]}), SMALL).findings
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("fabric", ())
+    assert "path of a wrong one is not known" in finding.evidence[0]
+    assert finding.evidence[1] == "what these ranks receive directly is right (all_to_all, send_recv)"
+    (finding,) = CHECK.judge(corrupted(4, {(operation, 2): [3], ("send_recv", 2): [1]}), SMALL).findings
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("link", (1, 2))
+    (finding,) = CHECK.judge(corrupted(2, {(operation, 0): [1]}), SMALL).findings
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("link", (0, 1)), "nobody is between two ranks"
+
+
+def test_an_mpi_may_return_its_own_block_to_a_rank() -> None:
+    wrong = {("all_gather", rank): [2] for rank in range(4)}
+    (finding,) = CHECK.judge(replace(corrupted(4, wrong), backend="mpi"), SMALL).findings
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("fabric", ())
+    (finding,) = CHECK.judge(corrupted(4, wrong), SMALL).findings
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("rank", (2,))
 
 
 def test_contributors_that_are_no_ranks_count_for_nothing() -> None:

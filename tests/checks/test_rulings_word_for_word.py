@@ -90,6 +90,7 @@ def collectives() -> Rulings:
         "above the user's limits": (healthy(2), kept),
         "wrong by itself and on a link": (corrupted(4, wrong), SMALL),
         "wrong, and nobody said where": (unreported, SMALL),
+        "a forwarded block": (corrupted(3, {("all_gather", 1): [0]}), SMALL),
         "wrong, of ranks that did not finish": (replace(corrupted(3, wrong), asked=(0, 1)), SMALL),
         "an operation that all lack": (_facts(healthy(2), *lacking("all_gather", 0, 1)), SMALL),
         "an operation that one lacks": (_facts(healthy(2), *lacking("all_gather", 1)), SMALL),
@@ -291,9 +292,9 @@ def training() -> Rulings:
 
     from seatrial.checks.training import CHECK
 
-    def nonfinite(*ranks: int, **more: Any) -> list[Fact]:
-        value = {"step": 7, "seed": 1, "ranks": list(ranks), **more}
-        return [Fact(check="training", name="nonfinite", value=value, rank=rank) for rank in range(4)]
+    def nonfinite(*ranks: int, count: int = 4, **more: Any) -> list[Fact]:
+        value = {"step": 7, "seed": 1, "ranks": list(ranks), "ordinary": True, "samples": 16, **more}
+        return [Fact(check="training", name="nonfinite", value=value, rank=rank) for rank in range(count)]
 
     bits, odd = ("bits", "bits"), ("odd", "odd")
     healthy = trained()
@@ -316,9 +317,10 @@ def training() -> Rulings:
         "a slow rank": trained(6, compute_s={3: 0.05}, alone_s={0: 0.01, 3: 0.05}),
         "slow together only": trained(6, compute_s={3: 0.05}, alone_s={0: 0.01, 3: 0.01}),
         "not finite on one": _facts(healthy, *nonfinite(2)),
-        "not finite on all": _facts(healthy, *nonfinite(0, 1, 2, 3)),
+        "not finite on all": _facts(healthy, *nonfinite(0, 1, 2, 3, ordinary=False)),
         "not finite on none": _facts(healthy, *nonfinite()),
-        "parameters not finite": _facts(healthy, *nonfinite(1, 2, what="parameters")),
+        "parameters not finite": _facts(healthy, *nonfinite(1, 2, what="parameters", ordinary=None)),
+        "parameters not finite on one": _facts(trained(6), *nonfinite(1, count=6, what="parameters", ordinary=None)),
         "no accuracy of one rank": _without(healthy, "accuracy", "evaluated", rank=3),
         "no recipe": replace(healthy, facts=tuple(fact for fact in healthy.facts if fact.name != "recipe")),
         "nobody finished": replace(healthy, asked=()),

@@ -193,6 +193,14 @@ def test_communication_says_who_made_it_fail(scene: str, words: str) -> None:
     assert f"- Communication (gloo): {words}" in lines(concluded(SCENES[scene]()))
 
 
+def test_a_rank_or_its_links_do_not_make_communication_fail() -> None:
+    """Nothing tells which of the two it was: its own check passed."""
+    conclusion = concluded(SCENES["fabric"]())
+    known = Culprit(kind="fabric", name="rank 1 or the links that lead to it, not separable", ranks=(1,))
+    findings = tuple(replace(finding, culprit=known) for finding in conclusion.findings)
+    assert "- Communication (gloo): PASS" in lines(replace(conclusion, findings=findings))
+
+
 _NOISE = (
     "[W1123 18:58:10.366516123 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
 )

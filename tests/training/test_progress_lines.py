@@ -63,8 +63,9 @@ def test_the_last_lines_say_all_that_is_known() -> None:
     [
         (
             {"nonfinite": {"what": "loss", "own": False}, "loss": None},
-            "stopped at step 40 of 40: the loss was NaN or Inf; lower --lr, or check the device of each rank that"
-            " reports this of itself; where none does, test the links.",
+            "stopped at step 40 of 40: the loss was NaN or Inf; lower --lr. It spreads with the gradients: if one"
+            " rank alone reports it of itself, check its device and the links that lead to it; otherwise all devices"
+            " and links.",
         ),
         (
             {"nonfinite": {"what": "parameters", "own": True}, "loss": None},
@@ -102,6 +103,7 @@ def test_progress_says_where_how_good_how_fast_and_how_long() -> None:
         ("a", ""),
         ("ab", "not separable"),
         ("aabaa", "rank 2 has other parameters than the 4 others"),
+        ("aabaa", "check its device and the links that lead to it."),  # the last hop of a ring reaches one rank only
         ("abaca", "ranks 1, 3 have other"),
         ("baa", "rank 0 has"),
         ("aabb", "no set has a majority"),

@@ -11,9 +11,11 @@ import torch.distributed as dist
 
 from seatrial.training import sync_points
 from seatrial.training.outcome import NonFinite
+from seatrial.training.precision import are_ordinary
 from seatrial.training.sync_points import MOST_STEPS, SyncPoints, SyncResult
 
 CPU = torch.device("cpu")
+ORDINARY = torch.tensor(True)
 
 
 class _Clock:
@@ -38,7 +40,7 @@ def _gaps(alone: dist.ProcessGroup, clock: _Clock, step_s: float, *, each_step: 
     own, gaps, since = SyncPoints(alone, CPU, each_step=each_step), [], 0
     for step in range(40):
         clock.now_s += step_s
-        if own.add(torch.tensor(1.0)):
+        if own.add(torch.tensor(1.0), ORDINARY):
             own.sync(step, False)
             gaps.append(step + 1 - since)
             since = step + 1
@@ -61,13 +63,33 @@ def test_where_each_step_counts_all_are_sync(alone: dist.ProcessGroup, clock: _C
 def _sync(alone: dist.ProcessGroup, losses: list[float], stop: bool = False) -> SyncResult:
     own = SyncPoints(alone, CPU, each_step=False)
     for loss in losses:
-        own.add(torch.tensor(loss))
+        own.add(torch.tensor(loss), ORDINARY)
     return own.sync(41, stop)
 
 
 def test_losses_end_at_the_first_that_is_not_finite(alone: dist.ProcessGroup) -> None:
     result = _sync(alone, [0.5, 1.5, math.inf, math.nan, 2.0])
-    assert result == SyncResult(loss_sums=(0.5, 1.5), nonfinite=NonFinite(step=39, group_ranks=(0,)), stop=False)
+    assert result == SyncResult(
+        loss_sums=(0.5, 1.5), nonfinite=NonFinite(step=39, group_ranks=(0,), began_ordinary=True), stop=False
+    )
+
+
+def test_a_rank_says_of_its_parameters_how_they_were_before_that_step(alone: dist.ProcessGroup) -> None:
+    own = SyncPoints(alone, CPU, each_step=False)
+    for loss, were_ordinary in ((0.5, True), (math.nan, False), (math.nan, True)):
+        own.add(torch.tensor(loss), torch.tensor(were_ordinary))
+    nonfinite = own.sync(41, False).nonfinite
+    assert nonfinite == NonFinite(step=40, group_ranks=(0,), began_ordinary=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "are"),
+    [([0.1, -90.0], True), ([], True), ([2e3], False), ([-math.inf], False), ([0.1, math.nan], False), ([1e38], False)],
+)
+def test_parameters_near_an_overflow_are_not_ordinary(values: list[float], are: bool) -> None:
+    """A training that diverges overflows on one rank first, and that rank is at no fault."""
+    parameters = [torch.nn.Parameter(torch.tensor(values)), torch.nn.Parameter(torch.ones(2, 2))]
+    assert bool(are_ordinary(parameters)) == are
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1e300])
@@ -84,7 +106,7 @@ def test_finite_losses_without_a_finite_sum_name_no_rank(
 ) -> None:
     rows = [[1e308, 1e308], [0.0, 0.0], [0.1, 0.1]]
     monkeypatch.setattr(sync_points, "_wait_for_others", lambda work, table: rows)
-    assert _sync(alone, [0.5]).nonfinite == NonFinite(step=41, group_ranks=())
+    assert _sync(alone, [0.5]).nonfinite == NonFinite(step=41, group_ranks=(), began_ordinary=True)
 
 
 def test_a_request_to_stop_is_shared(alone: dist.ProcessGroup) -> None:
@@ -98,7 +120,7 @@ def on_3_ranks(rank: int, folder: str) -> Any:
     for losses, stop in (([0.1, 0.2], rank == 2), ([0.3, math.nan if rank == 1 else 0.4], False)):
         own = SyncPoints(group, CPU, each_step=False)
         for loss in losses:
-            own.add(torch.tensor(loss * (rank + 1), dtype=torch.float64))
+            own.add(torch.tensor(loss * (rank + 1), dtype=torch.float64), ORDINARY)
         results.append(own.sync(9, stop))
     return results
 
@@ -111,7 +133,9 @@ def test_all_ranks_know_the_same(three_ranks: dict[str, list[list[SyncResult]]])
     assert stopped.stop
     assert stopped.loss_sums == pytest.approx((0.6, 1.2))
     assert spoilt == SyncResult(
-        loss_sums=(math.fsum([0.3, 0.6, 0.3 * 3]),), nonfinite=NonFinite(step=9, group_ranks=(1,)), stop=False
+        loss_sums=(math.fsum([0.3, 0.6, 0.3 * 3]),),
+        nonfinite=NonFinite(step=9, group_ranks=(1,), began_ordinary=True),
+        stop=False,
     )
 
 
@@ -122,6 +146,6 @@ def test_a_rank_with_a_finite_loss_is_not_named_by_the_sum_of_others(
     """Every rank, and every link, can change the number of this one on its way."""
     monkeypatch.setattr(sync_points, "_wait_for_others", lambda work, table: [[0.5], [damage], [0.0], [0.001]])
     assert _sync(alone, [0.5, 0.25]) == SyncResult(
-        loss_sums=(0.5,), nonfinite=NonFinite(step=41, group_ranks=()), stop=False
+        loss_sums=(0.5,), nonfinite=NonFinite(step=41, group_ranks=(), began_ordinary=True), stop=False
     )
-    assert _sync(alone, [0.5, math.nan]).nonfinite == NonFinite(step=41, group_ranks=(0,))
+    assert _sync(alone, [0.5, math.nan]).nonfinite == NonFinite(step=41, group_ranks=(0,), began_ordinary=True)

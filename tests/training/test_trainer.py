@@ -168,7 +168,9 @@ def test_every_step_is_timed(seen: list[_Trained]) -> None:
 
 def test_an_infinite_loss_on_one_rank_stops_all_and_names_it(seen: list[_Trained]) -> None:
     for rank in seen:
-        assert rank.poisoned.nonfinite == NonFinite(step=POISONED_STEP, group_ranks=(len(seen) - 1,))
+        assert rank.poisoned.nonfinite == NonFinite(
+            step=POISONED_STEP, group_ranks=(len(seen) - 1,), began_ordinary=True
+        )
         assert len(rank.poisoned.losses) == POISONED_STEP
 
 

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from checks.fake_context import FakeContext
 from hostile_files import HOSTILE, assert_unharmed
 from training.rank_processes import run_ranks
 from training.small_files import write_cifar10, write_mnist
 from training.training_doubles import RecordingCallbacks, build_normed_dropout_net
 
+from seatrial.checks.training import CHECK
+from seatrial.checks.training.params import Params
 from seatrial.errors import RequestError
 from seatrial.training import trainer
 from seatrial.training.data import find_workload
@@ -196,6 +199,17 @@ def test_a_rank_with_finite_parameters_is_not_named_by_the_sum_of_others(
     outcome = _train(replace(SHORT, max_steps=1), alone)
     assert outcome.nonfinite is not None
     assert (outcome.nonfinite.what, outcome.nonfinite.group_ranks) == ("parameters", (3,))
+
+
+def test_the_check_reports_what_a_rank_knows_of_its_own_loss(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loss follows from the gradients that arrived: the parameters were spoiled before that step."""
+    monkeypatch.setattr(LossScale, "unscale", _spoil)
+    context = FakeContext(check="training", rank=0, group_rank=0, world_size=1, ranks=(0,), group=alone)
+    CHECK.measure(context, Params(max_steps=3))
+    (said,) = (fact.value for fact in context.facts if fact.name == "nonfinite")
+    assert said == {"what": "loss", "step": 1, "seed": 1, "ranks": [0], "ordinary": False, "samples": 64}
 
 
 def _spoil(scale: LossScale, parameters: list[torch.nn.Parameter], group: dist.ProcessGroup) -> bool:

@@ -176,7 +176,9 @@ def _communication(conclusion: Conclusion) -> str:
     for finding in conclusion.findings:
         if finding.severity == "fail":
             failures[finding.check].append(finding.culprit)
-    if status == "pass" and any(culprit.kind in ("fabric", "link") for culprit in failures[TRAINING]):
+    # A rank that is not separable from the links that lead to it may as well be the cause.
+    paths = [culprit for culprit in failures[TRAINING] if culprit.kind == "link" or _is_fabric_alone(culprit)]
+    if status == "pass" and paths:
         return "FAIL (in training; its own check passed)"
     word, named = status_word(conclusion, COMMUNICATION), failures[COMMUNICATION]
     if status == "fail" and named:
@@ -189,6 +191,10 @@ def _communication(conclusion: Conclusion) -> str:
         if all(culprit.kind == "node" for culprit in named):
             return f"{word} (because of {printable(and_list([culprit.name for culprit in named[:_MOST_NODES]]))})"
     return word
+
+
+def _is_fabric_alone(culprit: Culprit) -> bool:
+    return culprit.kind == "fabric" and not culprit.ranks
 
 
 def error_lines(conclusion: Conclusion) -> list[str]:

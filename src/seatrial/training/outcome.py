@@ -21,6 +21,9 @@ class NonFinite:
     what: str = "loss"
     """``loss``: the loss of that step, and since then all parameters are spoiled; ``parameters``: found after that
     step, before they were saved."""
+    began_ordinary: bool | None = None
+    """For a loss: whether the parameters that this rank has were of ordinary size before that step. With ddp, its own
+    computing then made its loss not finite, and nothing that it received. None: not looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

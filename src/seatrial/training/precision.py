@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,8 @@ from seatrial.errors import SeatrialError
 from seatrial.training.recipe import Recipe
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_ORDINARY = 1000.0
+"""The largest absolute value of a parameter that is no sign of divergence."""
 
 
 def autocast(recipe: Recipe, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -79,6 +82,21 @@ class LossScale:
         """Set the values that ``state`` returned; the state of a training without a scale is ignored."""
         if self._is_on and state:
             self.factor, self._good_steps = float(state["factor"]), int(state["good_steps"])
+
+
+def are_ordinary(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """Return whether all values are finite and far from an overflow in forward: a bool on the device, not waited for.
+
+    What trains well stays below 100. What diverges, or gets huge gradients from another rank, passes the limit before
+    it overflows.
+    """
+    values = [part for parameter in parameters if (part := local(parameter)).numel()]
+    # One by one that costs a CPU less, and all at once a GPU.
+    if values and values[0].is_cuda:
+        largest = list(torch._foreach_norm(values, math.inf))
+    else:
+        largest = [torch.linalg.vector_norm(value, math.inf) for value in values]
+    return torch.stack(largest).le(_ORDINARY).all() if largest else torch.tensor(True)
 
 
 def local(tensor: Any) -> torch.Tensor:

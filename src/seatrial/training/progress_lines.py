@@ -63,8 +63,8 @@ def _headline(result: Mapping[str, Any]) -> str:
         in_loss = result["nonfinite"]["what"] == "loss"
         what = "the loss was NaN or Inf" if in_loss else "NaN or Inf in the parameters; no checkpoint was written"
         return (
-            f"stopped at {progress}: {what}; lower --lr, or check the device of each rank that reports this of itself;"
-            " where none does, test the links."
+            f"stopped at {progress}: {what}; lower --lr. It spreads with the gradients: if one rank alone reports it of"
+            " itself, check its device and the links that lead to it; otherwise all devices and links."
         )
     measurements = []
     if result["accuracy"] is not None:

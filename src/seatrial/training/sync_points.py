@@ -24,7 +24,7 @@ _LARGEST_LOSS = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The result of one sync point; the same on all ranks."""
+    """The result of one sync point; the same on all ranks, but for what a rank knows of itself alone."""
 
     loss_sums: tuple[float, ...]
     """For each step since the last sync point, the loss sum over the global batch, up to the first that is not
@@ -45,12 +45,15 @@ class SyncPoints:
         self._group, self._device = group, device
         self._most_steps = 1 if each_step else MOST_STEPS
         self._losses: list[Tensor] = []
+        self._ordinary: list[Tensor] = []
         self._due_steps = 1
         self._since = time.perf_counter()
 
-    def add(self, loss_sum: Tensor) -> bool:
-        """Add one step with the loss sum of this rank's share, a scalar; return whether a sync point is due."""
+    def add(self, loss_sum: Tensor, began_ordinary: Tensor) -> bool:
+        """Add one step with the loss sum of this rank's share, a scalar, and whether the parameters were of ordinary
+        size before; return whether a sync point is due."""
         self._losses.append(loss_sum)
+        self._ordinary.append(began_ordinary)
         return len(self._losses) >= self._due_steps
 
     def sync(self, step: int, stop: bool) -> SyncResult:
@@ -67,7 +70,9 @@ class SyncPoints:
         own[:num_steps] = own_losses
         own[num_steps] = float(stop)
         own[num_steps + 1] = (time.perf_counter() - self._since) / num_steps
+        ordinary = torch.stack(self._ordinary)
         self._losses.clear()
+        self._ordinary.clear()
         rows = _wait_for_others(dist.all_reduce(table, group=self._group, async_op=True), table)
         # The sum may have been damaged on its way.
         slowest_s = max(rows[-1]) if all(map(math.isfinite, rows[-1])) else _LONGEST_S
@@ -80,7 +85,11 @@ class SyncPoints:
             if bad or any(abs(loss) > _LARGEST_LOSS for loss in row):
                 # Any rank, and any link, can change the sum: this rank is among the bad ones if its own loss is.
                 bad = sorted({*bad, own_rank} - ({own_rank} if own_are_finite[number] else set()))
-                nonfinite = NonFinite(step=step - num_steps + 1 + number, group_ranks=tuple(bad))
+                nonfinite = NonFinite(
+                    step=step - num_steps + 1 + number,
+                    group_ranks=tuple(bad),
+                    began_ordinary=bool(ordinary[number]),
+                )
                 break
             sums.append(math.fsum(row))
         return SyncResult(loss_sums=tuple(sums), nonfinite=nonfinite, stop=any(rows[-2]))

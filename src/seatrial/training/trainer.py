@@ -19,7 +19,7 @@ from seatrial.training.evaluation import evaluate
 from seatrial.training.models import build_model
 from seatrial.training.optimizers import make_optimizer
 from seatrial.training.outcome import NonFinite, Outcome
-from seatrial.training.precision import LossScale, autocast, local
+from seatrial.training.precision import LossScale, are_ordinary, autocast, local
 from seatrial.training.progress import Callbacks, EpochStats, Start
 from seatrial.training.randomness import seed_step
 from seatrial.training.recipe import Recipe
@@ -164,6 +164,7 @@ def train(
         phase(f"step {step} forward")
         seed_step(recipe.seed, step, strategy.data_rank, device)
         loss_sum = forward(images, labels, loss_scale.factor * (strategy.data_size / global_count))
+        due = sync_points.add(loss_sum, are_ordinary(parameters))
         phase(f"step {step} backward")
         strategy.backward()
         clock.mark("reduced")
@@ -183,7 +184,6 @@ def train(
         if callbacks is not None:
             callbacks.on_step(step)
         done, epoch_over = position.step == num_steps, position.step % steps_per_epoch == 0
-        due = sync_points.add(loss_sum)
         if not (due or done or epoch_over):
             continue
 

@@ -62,5 +62,5 @@ def difference(digests: Sequence[str], machines: Sequence[str]) -> str:
     return (
         f"{'rank' if one else 'ranks'} {names} {'has' if one else 'have'} other parameters than the"
         f" {num_others} others{where}; replicas must stay equal, so check"
-        f" {'its device' if one else 'their devices'} first."
+        f" {'its device and the links that lead to it' if one else 'their devices and the links that lead to them'}."
     )

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.checks.collectives.operations import OPERATIONS, array_sizes, busbw_factor
+from seatrial.checks.collectives.operations import DIRECT, OPERATIONS, array_sizes, busbw_factor
 from seatrial.checks.collectives.params import Params
 from seatrial.checks.collectives.rules import WRONG_ELEMENTS, busbw_rule, latency_rule
-from seatrial.checks.shared.culprits import rank_culprit
+from seatrial.checks.shared.culprits import rank_culprit, ranks_or_links
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import is_contention, load_of_others
 from seatrial.evidence.evidence import Evidence, short_names
@@ -29,6 +29,11 @@ _ROUNDING = 1e-6
 _MOST_ELEMENTS = 1 << 53
 """More elements than any array has, and exact as a float."""
 _NOBODY = Culprit(kind="none", name="nobody")
+_NOT_SEPARABLE = Culprit(kind="fabric", name="one of the ranks or the links between them, not separable")
+_REPLACE = "take the device out of service and have it tested; do not trust a training that used it."
+_TEST_ALL = (
+    "run compute, memory and links for longer to tell devices from links; until then do not trust a training there."
+)
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "contention": is_contention,
     # The word of a rank stands in our sentence, so it is one of ours.
@@ -57,6 +62,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     ]
     facts = [fact for fact in evidence.facts if fact.name == "wrong_values" and fact.rank is not None]
     wrong = _wrong(values, facts)
+    right = {(entry.measurement.rank, entry.measurement.variant) for entry in values if entry.passed}
     limits = list(_judge_limits(evidence, params))
     load = load_of_others(evidence)
     unlike = list(_unlike_others(evidence, limits))
@@ -66,7 +72,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     slow += [_loaded(evidence, entry, load) for entry in unsure]
     return Ruling(
         findings=(
-            *(_trace(evidence, wrong, facts) if wrong else ()),
+            *(_trace(evidence, wrong, facts, right) if wrong else ()),
             *slow,
             *(_not_checked(evidence, *each) for each in lacking.items()),
         ),
@@ -225,25 +231,47 @@ def _wrong(values: Iterable[Judged], facts: Iterable[Fact]) -> dict[tuple[int, s
     return dict(sorted(counts.items()))
 
 
-def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: list[Fact]) -> list[Finding]:
+def _trace(
+    evidence: Evidence,
+    wrong: Mapping[tuple[int, str], float],
+    facts: list[Fact],
+    right: Collection[tuple[int | None, str]],
+) -> list[Finding]:
     """Return a finding for each culprit that the wrong elements have in common.
 
     A rank that receives a wrong copy of the block that it contributed itself is the culprit for certain: that block
-    passes no link.
+    passes no link. Of the others, only a block that its contributor sent to the receiver itself shows a link.
+
+    Args:
+        evidence: All of it.
+        wrong: Wrong elements by (rank, operation).
+        facts: What was wrong.
+        right: The (rank, operation) without wrong elements.
     """
-    senders_to: dict[int, set[int]] = {}
+    direct: dict[int, set[int]] = {}
+    forwarded: dict[int, set[int]] = {}
+    certain = set[int]()
     for fact in facts:
-        if fact.rank is not None:
-            # A list of any length and content, so it is searched for the ranks once.
-            senders = {sender for sender in fact.value["contributors"] if type(sender) is int} & evidence.ranks.keys()
-            senders_to.setdefault(fact.rank, set()).update(senders)
-    certain = {receiver for receiver, senders in senders_to.items() if receiver in senders}
+        if fact.rank is None:
+            continue
+        # A list of any length and content, so it is searched for the ranks once.
+        senders = {sender for sender in fact.value["contributors"] if type(sender) is int} & evidence.ranks.keys()
+        # Between two ranks there is nobody else.
+        is_direct = fact.value["operation"] in DIRECT or len(evidence.ranks) == 2
+        (direct if is_direct else forwarded).setdefault(fact.rank, set()).update(senders)
+        # An MPI may gather all blocks on one rank, which returns to each its own.
+        if fact.rank in senders and (is_direct or evidence.backend != "mpi"):
+            certain.add(fact.rank)
     culprits = [rank_culprit(evidence, (rank,)) for rank in sorted(certain)]
-    rest = {receiver: left for receiver, senders in senders_to.items() if (left := senders - certain)}
-    if rest or not certain:
-        culprits.append(_not_separable(evidence, rest))
+    pairs = {(sender, receiver) for receiver, senders in direct.items() for sender in senders - certain}
+    lines = []
+    if pairs:
+        culprits.append(_between(evidence, pairs))
+    elif not certain or any(senders - certain for senders in forwarded.values()):
+        culprits.append(_NOT_SEPARABLE)
+        lines += _unknown_path(forwarded, right)
     named = short_names(evidence.ranks)
-    lines = [
+    lines += [
         f"{named(fact.rank)}: {_described(evidence, fact.value)}" for fact in facts[:_LINES] if fact.rank is not None
     ]
     lines += [f"{named(rank)}: {count:.0f} wrong elements in {name}" for (rank, name), count in wrong.items()][:_LINES]
@@ -260,11 +288,20 @@ def _trace(evidence: Evidence, wrong: Mapping[tuple[int, str], float], facts: li
             limit=WRONG_ELEMENTS.limit(),
             evidence=tuple(lines),
             # The block that a rank contributed itself passed no link.
-            action=f"take the device{'' if culprit.kind == 'rank' else ' or link'} out of service and have it tested;"
-            " do not trust a training that used it.",
+            action=_REPLACE if culprit.kind == "rank" else _TEST_ALL,
         )
         for culprit in culprits
     ]
+
+
+def _unknown_path(forwarded: Mapping[int, set[int]], right: Collection[tuple[int | None, str]]) -> list[str]:
+    """Return the reason why nobody is named by blocks that others forwarded; nothing where there were none."""
+    if not any(forwarded.values()):
+        return []
+    lines = ["ranks forward the blocks of others in all_gather and broadcast: the path of a wrong one is not known"]
+    if all((receiver, operation) in right for receiver in forwarded for operation in DIRECT):
+        lines.append(f"what these ranks receive directly is right ({', '.join(DIRECT)})")
+    return lines
 
 
 def _described(evidence: Evidence, value: Mapping[str, Any]) -> str:
@@ -274,21 +311,30 @@ def _described(evidence: Evidence, value: Mapping[str, Any]) -> str:
     return f"{received}; contributed by {named_ranks(senders)}" if senders else received
 
 
-def _not_separable(evidence: Evidence, senders_to: Mapping[int, set[int]]) -> Culprit:
-    """Return the culprit for wrong elements by receiver; no receiver: only sums were wrong."""
-    senders, receivers = set[int]().union(*senders_to.values()), set(senders_to)
-    both, named = tuple(sorted(senders | receivers)), short_names(evidence.ranks)
-    if len(both) == 2:
-        name = f"link {named(both[0])}–{named(both[1])}, endpoints not separable"
-        return Culprit(kind="link", name=name, ranks=both)
-    hosts = evidence.hosts()
-    accusing = {hosts[rank] for rank in receivers}
-    if len(senders) == 1 and len(accusing) == 1 and hosts[min(senders)] not in accusing:
-        # The word of one host: it, or what leads to it, may as well be wrong.
-        name = f"link {named(min(senders))}–{evidence.ranks[min(receivers)].place}, endpoints not separable"
-        return Culprit(kind="link", name=name, ranks=both)
-    for common, way in ((senders, "leave it"), (receivers, "lead to it")):
-        if len(common) == 1:
-            name = f"{named(min(common))} or the links that {way}, not separable"
-            return Culprit(kind="fabric", name=name, ranks=tuple(common))
-    return Culprit(kind="fabric", name="one of the ranks or the links between them, not separable")
+def _between(evidence: Evidence, pairs: Collection[tuple[int, int]]) -> Culprit:
+    """Return the culprit for wrong elements by (sender, receiver): what the pairs have in common, by the fewest hosts.
+
+    The ranks of one host may all lie, so that they count as one end of a link.
+    """
+    hosts, named = evidence.hosts(), short_names(evidence.ranks)
+    ends = {rank for pair in pairs for rank in pair}
+    host_pairs = {frozenset(hosts[rank] for rank in pair) for pair in pairs}
+    common_hosts = frozenset[str].intersection(*host_pairs)
+    if len(ends) == 2:
+        sides = [[rank] for rank in sorted(ends)]
+    else:
+        sides = [[rank for rank in sorted(ends) if hosts[rank] == host] for host in common_hosts]
+    if len(sides) == 2:
+        sides.sort(key=lambda side: (len(side), side))
+        names = [named(side[0]) if len(side) == 1 else evidence.ranks[side[0]].place for side in sides]
+        name = f"link {names[0]}–{names[1]}, endpoints not separable"
+        return Culprit(kind="link", name=name, ranks=tuple(sorted(ends)))
+    first = next(iter(pairs))
+    common = {rank for rank in first if all(rank in pair for pair in pairs)}
+    if not common and len(host_pairs) > 1:
+        common = {rank for rank in ends if hosts[rank] in common_hosts}
+    if not common:
+        return _NOT_SEPARABLE
+    send, receive = (not common.isdisjoint(ranks) for ranks in zip(*pairs, strict=True))
+    way = "lead to" if not send else "leave" if not receive else "lead to or leave"
+    return ranks_or_links(evidence, sorted(common), way)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "barrier")
+DIRECT = ("all_to_all", "send_recv")
+"""Operations in which each block goes from its contributor to its receiver, and no other rank forwards it."""
 _DIVIDED = ("all_gather", "reduce_scatter", "all_to_all")
 """Operations with a block per rank. The size of the full array is rounded up to whole elements per rank."""
 _REDUCING = ("all_reduce", "reduce_scatter")

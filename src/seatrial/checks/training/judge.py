@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.checks.shared.culprits import rank_culprit
+from seatrial.checks.shared.culprits import rank_culprit, ranks_or_links
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import is_contention
 from seatrial.checks.training.judge_data import is_data, judge_data
@@ -19,7 +19,7 @@ from seatrial.checks.training.readings import by_rank
 from seatrial.checks.training.rules import LOSS_WINDOW, accuracy_rule
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
-from seatrial.evidence.statistics import minority
+from seatrial.evidence.statistics import VOTING_HOSTS, minority
 from seatrial.util.text import as_name, named_ranks
 
 _NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
@@ -78,35 +78,58 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
     reporters = set(evidence.asked or evidence.ranks)
     hosts = evidence.hosts()
     saying = {hosts.get(rank) for rank, value in reports.items() if (value["step"], value["seed"]) == place}
+    tellers = {rank for rank, value in reports.items() if (value["step"], value["seed"]) == place}
     if 2 * num_reports <= len(reporters) or 2 * len(saying) <= len({hosts.get(rank) for rank in reporters}):
-        tellers = {rank for rank, value in reports.items() if (value["step"], value["seed"]) == place}
         missing = sorted(reporters - tellers)
         absent = (f"the step at which training stopped, of rank {rank}" for rank in missing)
         return Ruling(
             absent=(f"training that stopped on most hosts: only {named_ranks(sorted(tellers))} said so", *absent)
         )
     nonfinite = next(value for value in reports.values() if (value["step"], value["seed"]) == place)
-    # A rank is named by its own report only.
-    ranks = tuple(rank for rank in evidence.ranks if rank in reports and rank in reports[rank]["ranks"])
-    num_ranks = len(evidence.ranks)
-    # Some ranks: the value arose there. All: their input was wrong already. None: only the sum over ranks was wrong.
-    is_local = 0 < len(ranks) < num_ranks
-    action = (
-        "run compute on it for longer." if is_local else "lower training.lr; if that does not help, test the links."
-    )
+    # Of each rank its own report only.
+    own = {rank: reports[rank] for rank in sorted(tellers)}
+    ranks = [rank for rank, value in own.items() if rank in value["ranks"]]
     in_loss = nonfinite.get("what", "loss") == "loss"
+    # A loss that is not finite mostly follows from what the rank received: the sum of all gradients.
+    arose = [rank for rank in ranks if in_loss and own[rank].get("ordinary") is True]
+    spoiled = [rank for rank, value in own.items() if (value.get("ordinary") is False if in_loss else rank in ranks)]
+    culprit, action = _NOBODY, "lower training.lr; if that does not help, test the links."
+    odd = minority({rank: rank not in spoiled for rank in own}, hosts)
+    if _are_few(evidence, arose, [rank for rank, value in own.items() if value.get("samples") != 0]):
+        culprit, action = rank_culprit(evidence, arose), "run compute on the named ranks for longer."
+    elif odd.majority and odd.odd:
+        culprit = ranks_or_links(evidence, odd.odd)
+        action = "test the links that lead there, and run compute and memory on the named ranks for longer."
+    elif not ranks:
+        action = "the sum over all ranks went wrong: look at the findings of collectives."
+    lines = [f"computed from ordinary parameters, by their own reports: {named_ranks(arose)}"] if arose else []
+    lines += (
+        [f"parameters not finite, or huge, before that step: {named_ranks(spoiled)}"] if in_loss and spoiled else []
+    )
     what = "the loss is not finite at step" if in_loss else "parameters are not finite after step"
     finding = Finding(
         severity="fail",
         check="training",
         what=f"{what} {nonfinite['step']} (seed {nonfinite['seed']})",
-        culprit=rank_culprit(evidence, ranks) if is_local else _NOBODY,
-        measured=f"not finite on {len(ranks)} of {num_ranks} ranks",
+        culprit=culprit,
+        measured=f"not finite on {len(ranks)} of {len(evidence.ranks)} ranks",
         limit=Limit(value=0, unit="ranks", origin="exact"),
-        evidence=("all ranks stopped before the step was applied",) if in_loss else (),
-        action=action if ranks else "the sum over all ranks went wrong: look at the findings of collectives.",
+        evidence=tuple(lines),
+        action=action,
     )
     return Ruling(findings=(finding,))
+
+
+def _are_few(evidence: Evidence, accused: list[int], witnesses: list[int]) -> bool:
+    """Return whether ranks that accuse themselves are an exception: what is common comes from what they share.
+
+    ``witnesses``: ranks that had samples, so that they would know.
+    """
+    hosts = evidence.hosts()
+    at_fault, in_all = len({hosts[rank] for rank in accused}), len({hosts[rank] for rank in witnesses})
+    if in_all >= VOTING_HOSTS:
+        return 0 < 2 * at_fault < in_all
+    return 0 < len(accused) < len(witnesses)
 
 
 def _judge_presence(evidence: Evidence) -> Ruling:
@@ -252,12 +275,15 @@ def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
             severity="fail",
             check="training",
             what="the replicas are no longer equal: DDP left parameters that differ between ranks",
-            culprit=rank_culprit(evidence, named)
+            # It may also have received another sum than the others: the last hop of a ring reaches one rank only.
+            culprit=ranks_or_links(evidence, named)
             if vote.odd
-            else Culprit(kind="none", name=f"one of {named_ranks(named)}, not separable", ranks=named),
+            else Culprit(
+                kind="none", name=f"one of {named_ranks(named)} or the links between them, not separable", ranks=named
+            ),
             measured=f"{len(set(values.values()))} digests on {len(values)} ranks of one kind",
             evidence=tuple(f"rank {rank}: {values[rank][:16]}" for rank in sorted(values)[:_SHOWN]),
-            action="run compute and memory on the named ranks for longer, then links between them.",
+            action="run compute and memory on the named ranks for longer, and links.",
         )
         findings.append(finding)
     if not findings and len(set(digests.values())) > 1:

@@ -83,7 +83,11 @@ def _train(context: Context, params: Params, recipe: Recipe, key: str, group: Pr
             _report_losses(context, outcome.losses)
         if (nonfinite := outcome.nonfinite) is not None:
             ranks = [context.ranks[group_rank] for group_rank in nonfinite.group_ranks]
-            context.fact("nonfinite", {"what": nonfinite.what, "step": nonfinite.step, "seed": seed, "ranks": ranks})
+            said = {"what": nonfinite.what, "step": nonfinite.step, "seed": seed, "ranks": ranks}
+            # Of this rank alone; a rank without samples in that step knows nothing of its loss.
+            said["ordinary"] = nonfinite.began_ordinary
+            said["samples"] = outcome.local_counts[nonfinite.step - outcome.first_step]
+            context.fact("nonfinite", said)
             return
         runs.add(outcome)
 
