@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from typing import cast
 
 import pytest
 from conductor.served import served as _served
 from conductor.stub_agent import StubAgent
 from conductor.test_server import _is_closed
 
+from seatrial.conductor.node_addresses import place_of
 from seatrial.protocol.events import THIS_MACHINE
 
 
@@ -22,6 +25,33 @@ def test_where_agents_join_from_is_in_the_events() -> None:
         served.over()
     (begun,) = (event for event in served.events if event["kind"] == "generation")
     assert begun["places_of_nodes"] == {"0": THIS_MACHINE, "1": THIS_MACHINE}
+
+
+@pytest.mark.parametrize(
+    ("source", "own", "place"),
+    [
+        ("127.0.0.6", "192.0.2.2", ""),
+        ("::1", "2001:db8::2", ""),
+        ("127.0.0.2", "127.0.0.1", THIS_MACHINE),
+        ("192.0.2.2", "192.0.2.2", THIS_MACHINE),
+        ("::ffff:192.0.2.3", "::ffff:192.0.2.2", "192.0.2.3"),
+    ],
+)
+def test_what_a_process_of_this_machine_hands_on_has_no_place(source: str, own: str, place: str) -> None:
+    assert place_of(cast("socket.socket", _ConnectionDouble(source, own))) == place
+
+
+class _ConnectionDouble:
+    """Stands for a socket: 192.0.2.2 is an address of no machine."""
+
+    def __init__(self, peer: str, own: str) -> None:
+        self._peer, self._own = peer, own
+
+    def getpeername(self) -> tuple[str, int]:
+        return self._peer, 1
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._own, 2
 
 
 @pytest.mark.parametrize(

@@ -228,10 +228,14 @@ def test_damaged_lines_alone_forbid_a_pass() -> None:
     assert reason.startswith("incomplete record: 1 lines were cut or changed, or stand")
 
 
+@pytest.mark.parametrize("has_notes", [False, True])
 @pytest.mark.parametrize("explained", [False, True])
-def test_a_run_that_never_began_has_one_reason(explained: bool) -> None:
+def test_a_run_that_never_began_has_one_reason(explained: bool, has_notes: bool) -> None:
     stream = Stream()
     stream.events = stream.events[:1]
+    if has_notes:
+        note = {"kind": "note", "seq": 1, "severity": "info", "text": "no address of gpu-7 is known here"}
+        stream.events.append({**{name: stream.events[0][name] for name in ("run", "src", "t")}, **note})
     if explained:
         stream.send("recorder1", "note", severity="error", text="pod t-0 does not start")
         stream.send("recorder1", "end")

@@ -183,6 +183,16 @@ def test_two_jobs_of_hydra_on_one_machine_do_not_meet(tmp_path: Path, address: d
     assert (len(one), len({*one}), len({*one, *other})) == (2, 1, 2)
 
 
+@pytest.mark.parametrize("parent", [0, 1])
+def test_ranks_of_hydra_with_own_process_namespaces_need_a_port(parent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getppid", lambda: parent)
+    environ = {**HYDRA, "MPI_LOCALNRANKS": "2"}
+    with pytest.raises(RequestError, match="set MASTER_PORT to a number"):
+        find_rendezvous(identify(environ), environ)
+    environ["MASTER_PORT"] = "29517"
+    find_rendezvous(identify(environ), environ)
+
+
 @pytest.mark.parametrize(
     ("nodelist", "host"),
     [("n[0-3]", "n0"), ("n[007,9]", "n007"), ("gpu-a", "gpu-a"), ("a,b[1-2]", "a"), ("x[1-2]y", "x1y")],

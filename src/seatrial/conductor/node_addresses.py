@@ -25,11 +25,13 @@ def may_be(connection: socket.socket, node: int, addresses: Mapping[int, Collect
 def place_of(connection: socket.socket) -> str:
     """Return where an agent connects from: two agents that share a machine have the same place.
 
-    One on the machine of the controller may use any address of it.
+    One on the machine of the controller may use any address of it. Empty where a process of this machine hands on what
+    comes from others: a sidecar of Istio does so from 127.0.0.6, to the address that they asked for.
     """
-    peer = normalized(str(connection.getpeername()[0]))
-    here = ipaddress.ip_address(peer).is_loopback or peer == normalized(str(connection.getsockname()[0]))
-    return THIS_MACHINE if here else peer
+    peer, own = (normalized(str(name[0])) for name in (connection.getpeername(), connection.getsockname()))
+    if ipaddress.ip_address(peer).is_loopback and not ipaddress.ip_address(own).is_loopback:
+        return ""
+    return THIS_MACHINE if ipaddress.ip_address(peer).is_loopback or peer == own else peer
 
 
 def surely_another(address: str, node: int, known: Mapping[int, Collection[str]]) -> list[int]:

@@ -76,7 +76,7 @@ class _Peer:
         self.address = address
         """Where it comes from; empty where we made it."""
         self.place = ""
-        """Where it is, as ``place_of`` says, once the agent has joined; empty where we made the connection."""
+        """Where it is, as ``place_of`` says, once the agent has joined; empty, too, where we made the connection."""
         self.attached = attached
         """The node to which we made the connection: starting its agent may take long and print something before."""
         self.tags_received: LineTags | None = None

@@ -186,11 +186,14 @@ def _missing(reader: Reader) -> list[str]:
 
 
 def _never_began(reader: Reader) -> bool:
-    """Return whether the conductor has done nothing but announce the run, and somebody else says why: then nothing is
-    missing."""
+    """Return whether the conductor has only announced the run and made notes, and somebody else says why: then nothing
+    is missing."""
     is_explained = bool(reader.troubles) or any(note.severity == "error" for note in reader.notes)
     has_ranks = any(src.startswith("rank") for src in reader.seqs)
-    return reader.seqs.get("conductor") == [0] and bool(reader.run) and not has_ranks and is_explained
+    numbers = reader.seqs.get("conductor", [])
+    began = bool(reader.generations or reader.steps) or "conductor" in reader.ends
+    is_announced = bool(reader.run) and sorted(numbers) == list(range(len(numbers)))
+    return is_announced and not (began or has_ranks) and is_explained
 
 
 def _ended_early(reader: Reader, generation: int) -> bool:

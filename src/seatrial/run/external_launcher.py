@@ -297,21 +297,25 @@ def _key(identity: Identity, environ: Mapping[str, str]) -> str:
     }.get(identity.launcher, ())
     parts = [environ[name] for name in names if name in environ]
     if not parts and identity.master_port is None:
-        if identity.launcher not in _REAL_LAUNCHERS or not is_on_one_machine(identity):
+        # hydra sets no common variable; on one machine its ranks have the same helper.
+        starter = _starter() if identity.launcher in _REAL_LAUNCHERS and is_on_one_machine(identity) else 0
+        if not starter:
             raise RequestError(
                 f"nothing tells this job from another one of yours by {identity.launcher} at the same time; set"
                 " MASTER_PORT to a number of this job alone, such as 29517, in every process (hydra: -genv MASTER_PORT"
                 " 29517)."
             )
-        # hydra sets no common variable; on one machine its ranks have the same helper.
-        parts = ["parent", str(_starter())]
+        parts = ["parent", str(starter)]
     if identity.master_addr or identity.master_port is not None:
         parts += [str(identity.master_addr), str(identity.master_port)]
     return "|".join([identity.launcher, *parts])
 
 
 def _starter() -> int:
-    """Return the process that started the ranks: hydra's helper, from which a shell may lead here, or the parent."""
+    """Return the process that started the ranks: hydra's helper, from which a shell may lead here, or the parent.
+
+    0: it cannot be seen, as each rank has a process namespace of its own, perhaps with an init.
+    """
     pid = os.getppid()
     while pid > 1:
         try:
@@ -321,7 +325,7 @@ def _starter() -> int:
         if name.endswith("(hydra_pmi_proxy"):
             return pid
         pid = int(fields.split()[1])
-    return os.getppid()
+    return os.getppid() if os.getppid() > 1 else 0
 
 
 def _refuse_without_address(host: str, *, is_given: bool) -> None:
