@@ -104,3 +104,32 @@ def test_a_conductor_that_somebody_stops_is_no_lost_node(tmp_path: Path) -> None
     found, _ = followed(interrupted(), [ended(0, 130), running(1)], tmp_path)
     assert (found.trial.interrupted, found.verdict.exit_code) == ("SIGTERM", 130)
     assert not [finding for finding in found.findings if finding.severity == "fail"]
+
+
+_TOO_LONG: dict[str, Any] = {
+    "reason": "DeadlineExceeded",
+    "message": "Pod was active on the node longer than the specified deadline",
+}
+
+
+@pytest.mark.parametrize(
+    ("lost", "pods"),
+    [
+        ("", [ended(0, 130, **_TOO_LONG), ended(1, 3, **_TOO_LONG)]),
+        ("", [ended(0, 130, **_TOO_LONG), ended(1, 137, **_TOO_LONG)]),
+        ("before", [_FIRST, ended(1, 3, **_TOO_LONG)]),
+    ],
+)
+def test_the_deadline_of_the_pods_blames_no_node(lost: str, pods: list[dict[str, Any]], tmp_path: Path) -> None:
+    found, cluster = followed(interrupted(lost=lost), pods, tmp_path)
+    assert "ran longer than its activeDeadlineSeconds" in (found.trial.interrupted or "")
+    assert found.verdict.exit_code == 130
+    assert not [finding for finding in found.findings if finding.severity == "fail"]
+    assert not [event for event in cluster.events if "cordon" in str(event)]
+
+
+@pytest.mark.parametrize("code", [3, 130, 143])
+def test_a_pod_that_somebody_asked_to_end_is_no_lost_node(code: int, tmp_path: Path) -> None:
+    found, _ = followed(interrupted(), [_FIRST, ended(1, code)], tmp_path)
+    assert found.verdict.exit_code == 130
+    assert not [finding for finding in found.findings if finding.severity == "fail"]

@@ -65,6 +65,7 @@ class Pod:
             SSH: f"{hosts.folder}/key",
             CODE: f"{hosts.folder}/code{host.number}",
             "/tmp/known_hosts": f"{host.home}/known{host.number}",
+            "/tmp/hosts": f"{host.home}/hosts",
         }
         code = hosts.folder / f"code{host.number}"
         code.mkdir()
@@ -120,7 +121,13 @@ def test_a_trial_passes(mpirun: str, hosts: Callable[[int], Hosts], pyz: Path) -
     three = hosts(3)
     made = _job(mpirun, pyz)
     is_open = made.kind_options["mpi"] == "openmpi"
-    _prepare(three, "".join(f"node{number}{' slots=' if is_open else ':'}2\n" for number in (1, 2)))
+    names = [f"{made.run}-worker-{number}.{made.run}" for number in range(2)]
+    _prepare(three, "".join(f"{name}{' slots=' if is_open else ':'}2\n" for name in names))
+    for host in three:
+        with open(host.etc / "hosts", "a") as file:
+            file.writelines(f"{three[number + 1].address} {name}\n" for number, name in enumerate(names))
+    # The sshd that each host has already lets nobody in: only those of the pods do.
+    (three[0].home / ".ssh" / "authorized_keys").unlink()
     workers: list[Pod] = []
     launcher = None
     try:

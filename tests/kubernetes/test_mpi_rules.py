@@ -21,7 +21,7 @@ from kubernetes.rules import (
     spoil_sshd,
     sshd_config,
 )
-from kubernetes.workloads import container_of
+from kubernetes.workloads import container_of, workload_object
 
 _OWN_OF_EACH_POD = {"SEATRIAL_NODE_NAME"}
 _RULES = [
@@ -53,7 +53,7 @@ _RULES = [
         name="mpi: host file and ssh's options stand on the command line, for Open MPI 5",
         cases=["mpijob", "trainjob-mpi"],
         kept=lambda objects: (
-            program_of(launcher_of(objects))[4:9] == ["mpirun", "--hostfile", "/etc/mpi/hostfile", "-np", "16"]
+            program_of(launcher_of(objects))[9:14] == ["mpirun", "--hostfile", "/tmp/hosts", "-np", "16"]
             and "plm_rsh_args" in launcher_of(objects)["command"]
         ),
         spoil=lambda objects: launcher_of(objects)["command"].remove("--hostfile"),
@@ -64,18 +64,41 @@ _RULES = [
         cases=MPI,
         kept=lambda objects: (
             any(
-                'exec "$$0" /tmp/seatrial/wait_for_hosts.py /etc/mpi/hostfile 2222 900 "$$@"' in shell
+                'exec "$$0" /tmp/seatrial/wait_for_hosts.py /etc/mpi/hostfile /tmp/hosts "$$@"' in shell
+                and "cat /etc/mpi/hostfile > /tmp/hosts || exit 3" in shell
                 for shell in shells_of(objects)
             )
             and program_of(launcher_of(objects))[3] == "python3"
+            and program_of(launcher_of(objects))[6:9] == ["2", "2222", "900"]
         ),
         spoil=lambda objects: launcher_of(objects)["command"].__setitem__(begin_of(launcher_of(objects)) + 3, "x"),
+    ),
+    Rule(
+        # As the operators name the pods (the recordings run-mpijob, run-trainjob-mpi): others may change the file.
+        name="mpi: the launcher knows which hosts and slots the host file must have, and mpirun reads its copy",
+        cases=MPI,
+        kept=lambda objects: (
+            program_of(launcher_of(objects))[4]
+            == f"trial-1-{'worker' if workload_object(objects)['kind'] == 'MPIJob' else 'node-0'}-{{}}.trial-1"
+            and program_of(launcher_of(objects))[5]
+            == (":8" if "-genvlist" in launcher_of(objects)["command"] else " slots=8")
+            and "/etc/mpi/hostfile" not in launcher_of(objects)["command"]
+        ),
+        spoil=lambda objects: launcher_of(objects)["command"].append("/etc/mpi/hostfile"),
+    ),
+    Rule(
+        name="mpi: hydra gets the options of ssh by the name that it reads",
+        cases=["mpijob-mpich"],
+        kept=lambda objects: "HYDRA_LAUNCHER_EXTRA_ARGS=-F /tmp/seatrial/ssh_config" in launcher_of(objects)["command"],
+        spoil=lambda objects: launcher_of(objects)["command"].remove(
+            "HYDRA_LAUNCHER_EXTRA_ARGS=-F /tmp/seatrial/ssh_config"
+        ),
     ),
     Rule(
         name="mpi: no long option with one dash, which Open MPI 5 takes for a program",
         cases=["mpijob", "trainjob-mpi"],
         kept=lambda objects: (
-            {word for word in program_of(launcher_of(objects))[4:] if word[:1] == "-" != word[1:2]}
+            {word for word in program_of(launcher_of(objects))[9:] if word[:1] == "-" != word[1:2]}
             <= {"-np", "-x", "-F /tmp/seatrial/ssh_config"}
         ),
         spoil=lambda objects: launcher_of(objects)["command"].append("-bind-to"),

@@ -183,6 +183,18 @@ def test_a_pod_that_failed_without_a_container() -> None:
     assert 'UnexpectedAdmissionError: "no devices left"' in found.end
 
 
+@pytest.mark.parametrize("reason", ["NodeAffinity", "UnexpectedAdmissionError"])
+def test_a_kubelet_that_restarts_refuses_a_pod_that_runs(reason: str) -> None:
+    found = of_state(
+        {"terminated": {"exitCode": 137, "reason": "Error"}},
+        status__phase="Failed",
+        status__reason=reason,
+        status__message="Pod was rejected",
+    )
+    assert found.stop == f'was refused by its kubelet while it ran ({reason}: "Pod was rejected")'
+    assert not found.killed
+
+
 def test_an_init_container_that_failed_is_named() -> None:
     """After 100 tries training-operator's own ends so: the name of the master was not known within 200 s."""
     init = [{"name": "init-pytorch", "state": {"terminated": {"exitCode": 1}}}]

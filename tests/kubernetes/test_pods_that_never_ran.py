@@ -79,3 +79,28 @@ def test_a_pod_that_never_ran_is_not_blamed(evicted: bool, tmp_path: Path) -> No
     assert {finding.culprit.kind for finding in found.findings} == {"none"}
     assert [event["untrusted"] for event in cluster.events if "untrusted" in event] == [[1]]
     assert not [event for event in cluster.events if "cordon" in str(event)]
+
+
+_COMPONENT = "app.kubernetes.io/component"
+
+
+@pytest.mark.parametrize(("said", "passes"), [(("gpu-0", "gpu-1"), True), (("gpu-0", "gpu-0"), False)])
+def test_a_pass_takes_the_ranks_of_mpi_on_each_pod(said: tuple[str, str], passes: bool, tmp_path: Path) -> None:
+    """A host file that somebody has changed names one pod twice, and the other one holds no rank."""
+    events = [{**event, "run": "run-1"} for event in healthy(nodes=2, hostnames=said).events]
+    lines = [line for number, event in enumerate(events) for line in lines_of(number, event, WORKLOAD.token)]
+    (tmp_path / "first").write_bytes(stamped(lines))
+    launcher = ended(7, 0)
+    launcher["metadata"]["labels"] = {_COMPONENT: "launcher"}
+    pods = [{**running(node), "spec": {**running(node)["spec"], "nodeName": f"gpu-{node}"}} for node in range(2)]
+    its_log = ("'logs trial-1-7-x'*", f"cat {tmp_path}/first")
+    cluster = Cluster(tmp_path, [launcher, *pods], its_log, ("logs*", "exit 0"))
+    attempt = cluster.attempt_at(replace(cluster.job, detail=replace(cluster.job.detail, under_mpi=True)))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(trial())
+    found = conclude(cluster.events, load=fake_load)
+    assert found.verdict.status == ("PASS" if passes else "INCONCLUSIVE")
+    words = 'ranks were not where the pods of this run are (2 on node "gpu-0")'
+    assert [words in reason for reason in found.verdict.reasons] == [True] * (not passes)
+    assert [event["untrusted"] for event in cluster.events if "untrusted" in event] == [[0, 1]] * (not passes)

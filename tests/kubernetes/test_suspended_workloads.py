@@ -162,7 +162,10 @@ def test_the_launcher_now_waits_for_the_name_of_which_a_real_one_died(tmp_path: 
     _look(world)
     config = world.store.get("ConfigMap", "ml", f"{job['metadata']['name']}-config")
     assert config is not None
-    (host, _) = hosts_in(config["data"]["hostfile"])
+    name = job["metadata"]["name"]
+    (host, _) = hosts_in(
+        config["data"]["hostfile"], f"{name}-worker-{{}}.{name}", " slots=1", 2, "ml.svc.cluster.local"
+    )
     said = "\n".join(recording(_RESUME)["output"])
     assert f"Could not resolve hostname {host}: Temporary failure in name resolution" in said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -13,47 +14,90 @@ from pathlib import Path
 import pytest
 
 from seatrial.targets.kubernetes.manifest import wait_for_hosts
-from seatrial.targets.kubernetes.manifest.wait_for_hosts import full_name, hosts_in
+from seatrial.targets.kubernetes.manifest.wait_for_hosts import domain_of, hosts_in
 
 _OF_A_POD = "nameserver 10.96.0.10\nsearch ml.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n"
+_DOMAIN = "ml.svc.cluster.local"
 
 
 @pytest.mark.parametrize(
-    ("host", "name"),
+    ("configuration", "domain"),
     [
-        # mpi-operator and Trainer write these into their host files.
-        ("t-worker-0.t.ml.svc", "t-worker-0.t.ml.svc.cluster.local."),
-        ("t-node-0-0.t", "t-node-0-0.t.ml.svc.cluster.local."),
-        ("10.1.2.3", "10.1.2.3"),
-        ("fd00::7", "fd00::7"),
-        ("there.example.com.", "there.example.com."),
+        (_OF_A_POD, _DOMAIN),
+        ("nameserver 10.0.0.1\nsearch example.com\n", ""),
+        ("", ""),
+        # The domain of a cluster may have any name, and a patch of the pods may add others.
+        (
+            "search mpi.example.com t.ml.svc.k8s.example.com ml.svc.k8s.example.com svc.k8s.example.com example.com\n",
+            "ml.svc.k8s.example.com",
+        ),
     ],
 )
-def test_a_name_is_asked_for_in_full(host: str, name: str) -> None:
-    assert full_name(host, _OF_A_POD) == name
-    assert full_name(host, "nameserver 10.0.0.1\nsearch example.com\n") == host
+def test_the_domain_of_the_namespace_is_read(configuration: str, domain: str) -> None:
+    assert domain_of(configuration) == domain
 
 
-def test_the_domain_of_a_cluster_may_have_any_name() -> None:
-    search = "search mpi.example.com ml.svc.k8s.example.com svc.k8s.example.com k8s.example.com example.com\n"
-    assert full_name("t-worker-0.t.ml.svc", search) == "t-worker-0.t.ml.svc.k8s.example.com."
-    assert full_name("t-node-0-0.t", search) == "t-node-0-0.t.ml.svc.k8s.example.com."
+def _hosts(text: str, slots: str = " slots=8", domain: str = _DOMAIN) -> list[str]:
+    return hosts_in(text, "t-worker-{}.t", slots, 2, domain)
 
 
-def test_hosts_are_read_from_both_forms() -> None:
-    assert hosts_in("a.t slots=8\nb.t slots=8\n\n") == ["a.t", "b.t"]
-    assert hosts_in("a.t:8\nb.t:8\na.t:8\n") == ["a.t", "b.t"]
+@pytest.mark.parametrize(
+    ("end", "slots"),
+    [(".ml.svc", " slots=8"), (".ml.svc", ":8"), ("", " slots=8"), (".ml.svc.cluster.local", ":8"), (".ml", ":8")],
+)
+def test_the_hosts_of_each_form_are_read(end: str, slots: str) -> None:
+    hosts = [f"t-worker-{node}.t{end}" for node in range(2)]
+    for last in ("\n", ""):
+        assert _hosts(f"{slots}\n".join(hosts) + slots + last, slots) == hosts
 
 
-def _waiting(folder: Path, port: int, timeout_s: float) -> subprocess.Popen[str]:
-    (folder / "hostfile").write_text("127.0.0.1 slots=2\n")
-    words = [str(folder / "hostfile"), str(port), str(timeout_s), "echo", "mpirun was here"]
+_GOOD = "t-worker-0.t.ml.svc slots=8\n"
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        *("", "\n", _GOOD, "t-worker-0.t slots=8", "t-worker-2.t.ml.svc slots=8", "t-worker-1.t.ml.svc slots=4"),
+        *("t-worker-1.t.ml.svc", "t-worker-1.t.ml.svc:8", "t-worker-1.t.ml.svc slots=8 max_slots=9"),
+        *("t-worker-1.t.other.svc slots=8", "t-worker-1.t.ml.svc.example.com slots=8", "t-worker-1 slots=8"),
+        *("t-worker-1.u.ml.svc slots=8", "10.1.2.3 slots=8", "localhost slots=8", "u@t-worker-1.t.ml.svc slots=8"),
+        *(":-oProxyCommand=/bin/sh", "-oProxyCommand=x slots=8", "# a comment", "t-worker-1.t.ml.svc slots=8 # or so"),
+        *("t-worker-1.t.ml.svc  slots=8", "t-worker-1.t.ml.svc slots=8\r", "t-worker-1.t.ml.svc slots=8\u2028"),
+        "t-worker-1.t.ml.svc slots=8\nt-worker-1.t.ml.svc slots=8",
+        "t-worker-1.t.ml.svc slots=8\nelsewhere slots=8",
+    ],
+)
+def test_a_host_file_with_anything_else_is_refused(second: str) -> None:
+    with pytest.raises(ValueError, match=r"its line \d is '|it has 1"):
+        _hosts(_GOOD + second)
+
+
+def test_a_domain_that_is_not_known_is_none_of_a_name() -> None:
+    assert _hosts("t-worker-0.t slots=8\nt-worker-1.t slots=8\n", domain="") == ["t-worker-0.t", "t-worker-1.t"]
+    with pytest.raises(ValueError, match=r"its line 1 is 't-worker-0\.t\.ml\.svc slots=8'"):
+        _hosts(_GOOD, domain="")
+
+
+_SAYS = "import os; print(os.environ['MASTER_ADDR'], os.environ['OMPI_MCA_orte_default_hostfile'])"
+
+
+def _waiting(folder: Path, port: int, timeout_s: float, said: str = "127.0.0.1 slots=2\n") -> subprocess.Popen[str]:
+    (folder / "hosts").write_text(said)
+    words = ["/etc/mpi/hostfile", str(folder / "hosts"), "127.0.0.1", " slots=2", "1", str(port), str(timeout_s)]
     return subprocess.Popen(
-        [sys.executable, wait_for_hosts.__file__, *words],
+        [sys.executable, wait_for_hosts.__file__, *words, sys.executable, "-c", _SAYS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "MASTER_ADDR": "elsewhere", "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile"},
     )
+
+
+def test_a_changed_host_file_starts_nothing(tmp_path: Path) -> None:
+    out, err = _waiting(tmp_path, 1, 0.2, "127.0.0.1 slots=2\n:-oProxyCommand=/bin/sh\n").communicate(timeout=50)
+    assert out == ""
+    assert err.startswith("Error: /etc/mpi/hostfile must have the 1 nodes of this run, from 127.0.0.1 slots=2 on")
+    assert "on, and its line 2 is ':-oProxyCommand=/bin/sh'; see whether" in err
 
 
 def test_it_becomes_the_command_once_a_late_host_answers(tmp_path: Path) -> None:
@@ -63,7 +107,7 @@ def test_it_becomes_the_command_once_a_late_host_answers(tmp_path: Path) -> None
         time.sleep(0.5)
         listener.listen()
         out, _ = process.communicate(timeout=50)
-    assert (process.returncode, out) == (0, "mpirun was here\n")
+    assert (process.returncode, out) == (0, f"127.0.0.1 {tmp_path / 'hosts'}\n")
 
 
 def test_it_names_a_host_that_never_answers(tmp_path: Path) -> None:

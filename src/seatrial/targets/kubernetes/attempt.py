@@ -19,6 +19,7 @@ from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.warnings_of_run import warning_said
 from seatrial.util.streams import print_status
+from seatrial.util.text import quoted
 
 _TURN_S = 0.1
 _REPORT_NO_ANSWER_S = 20.0
@@ -121,9 +122,9 @@ class Attempt:
         self._printed_reason = ""
         self._printed: set[str] = set()
         self._cut_off = False
+        """Whether the first pod disappeared before the end of its log was read."""
         self._absent_noted = False
         """Whether pods that never ran are in the report."""
-        """Whether the first pod disappeared before the end of its log was read."""
 
     @property
     def lost(self) -> int:
@@ -275,6 +276,7 @@ class Attempt:
                 run_log.note("info", f"{pod.label} {pod.end}")
         if run_log.over and not run_log.interrupted:
             self._require_all_ran(self._limits.ended_s)
+            self._require_ranks_in_place()
         if run_log.over and not self._under_mpi and first.exit_code not in (*_CONDUCTOR_EXIT_CODES, None):
             run_log.note("error", f"{first.label} {first.end} although the run in it had come to its end")
         # The conductor that would miss a pod may have ended with it, or because of it.
@@ -340,6 +342,25 @@ class Attempt:
                 return
             follower.poll_pods()
             time.sleep(_TURN_S)
+
+    def _require_ranks_in_place(self) -> None:
+        """Note nodes of a trial under MPI on which more ranks ran than in its pods: then others had too few or none.
+
+        The operator's host file says where they start, and others may change it.
+        """
+        if not (isinstance(self._job, Job) and self._under_mpi):
+            return
+        elsewhere = self._run_log.ranks_elsewhere(self._job.nproc_per_node)
+        if elsewhere:
+            named = ", ".join(
+                f"{len(ranks)} on node {quoted(node)}" for node, ranks in [*elsewhere.items()][:_MOST_NAMED]
+            )
+            self._run_log.note(
+                "error",
+                f"ranks were not where the pods of this run are ({named}), so some pods held too few of them or none;"
+                " see who may change ConfigMaps and pods of the namespace",
+                untrusted=sorted(rank for ranks in elsewhere.values() for rank in ranks),
+            )
 
     def _why_deleted(self, stopped: Sequence[PodStatus]) -> str:
         """Return why pods were deleted, as the end of a sentence; empty if the workload does not say it."""

@@ -36,8 +36,12 @@ _STOPS = {
     "EvictionByEvictionAPI": "was evicted on request (its node is being drained)",
     "DeletionByPodGC": "was deleted because its node is gone",
     "TerminationByKubelet": "was stopped by its node",
+    "DeadlineExceeded": "ran longer than its activeDeadlineSeconds",
 }
 """``status.reason``, or the reason of the condition DisruptionTarget, of a pod that the cluster stopped."""
+_ADMITTED_AGAIN = ("NodeAffinity", "UnexpectedAdmissionError")
+"""``status.reason`` of a pod that its kubelet refused. One that restarts asks itself again about pods that run
+(kubernetes/kubernetes #123980, #118559)."""
 DELETED = "was deleted"
 _OUT_OF_MEMORY = "OOMKilled"
 _ENDED_BY_REQUEST = (3, 130, 143)
@@ -84,8 +88,9 @@ class PodStatus:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal or the limit of its memory ended it, and nobody who stopped the pod."""
-        return self.exit_code is not None and self.exit_code > _SIGNALED and not self.stop
+        """Whether a signal or the limit of its memory ended it, and nobody who stopped the pod or asked it to end."""
+        code = self.exit_code or 0
+        return code > _SIGNALED and code not in _ENDED_BY_REQUEST and not self.stop
 
     @property
     def label(self) -> str:
@@ -250,8 +255,6 @@ def _end(item: Any, ours: Any, terminated: Any) -> str:
         option = "which launchers of MPI have" if _is_launcher(item) else "--memory"
         origin = f"of {limit} ({option})" if limit else "set by its node or its namespace"
         return f"was killed because it needed more memory than the limit {origin}"
-    if text(item, "status", "reason") == "DeadlineExceeded":
-        return "ran longer than its activeDeadlineSeconds"
     if terminated is not None and reason in _NOT_CREATED:
         return f"could not run its container ({reason}: {said(text(terminated, 'message'), _NO_REASON)})"
     if terminated is None:
@@ -277,9 +280,11 @@ def _stop(item: Any, terminated: Any) -> str:
         if text(condition, "type") == "DisruptionTarget" and text(condition, "status") == "True"
     ]
     for reason, message in reasons:
+        detail = said(message)
         if reason in _STOPS:
-            detail = said(message)
             return _STOPS[reason] + (f" ({detail})" if detail else "")
+        if reason in _ADMITTED_AGAIN and terminated is not None:
+            return f"was refused by its kubelet while it ran ({reason}{f': {detail}' if detail else ''})"
     return DELETED if _was_deleted(item, terminated) else ""
 
 

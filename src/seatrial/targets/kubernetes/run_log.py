@@ -318,6 +318,14 @@ class RunLog:
         """The node ranks whose agents have joined."""
         return frozenset(self._nodes)
 
+    def ranks_elsewhere(self, ranks_per_node: int) -> dict[str, list[int]]:
+        """Return the ranks of MPI on each node of the cluster on which more say they are than its pods should hold."""
+        pods = Counter(_nodes_of(self._pods).values())
+        on_node: dict[str, list[int]] = {}
+        for rank, node in sorted(self._nodes.items()):
+            on_node.setdefault(node, []).append(rank)
+        return {node: ranks for node, ranks in on_node.items() if len(ranks) > pods[node] * ranks_per_node}
+
     def last_line(self, pod: PodStatus) -> str:
         """Return the last line that a pod has printed, in quotes; empty if there is none."""
         return next((quoted(line.strip()) for line in reversed(self._last_lines(pod)) if line.strip()), "")
@@ -446,12 +454,8 @@ class RunLog:
         conclusion = conclude(self._events)
         known = {entry.name: entry.hostname for entry in conclusion.trial.nodes}
         named = [known.get(node, "") for node in nodes_to_cordon(conclusion.findings)]
-        pods, claims = Counter(_nodes_of(self._pods).values()), Counter(self._nodes.values())
-        return [
-            node
-            for node in dict.fromkeys(named)
-            if node in pods and not (under_mpi and claims[node] > pods[node] * ranks_per_node)
-        ]
+        doubted = self.ranks_elsewhere(ranks_per_node) if under_mpi else ()
+        return [node for node in dict.fromkeys(named) if node in _nodes_of(self._pods).values() and node not in doubted]
 
     def _take(self, message: dict[str, Any]) -> None:
         self._events.append(message)

@@ -45,7 +45,8 @@ def _render(workload: Workload) -> list[Object]:
     from seatrial.targets.kubernetes.manifest.objects import metadata
 
     mpi, mpirun = workload.kind_options["mpi"], workload.kind_options["mpirun"]
-    launcher = launcher_template(workload, container=_CONTAINER, mpi=mpi, mpirun=mpirun)
+    host = f"{workload.run}-worker-{{}}.{workload.run}"
+    launcher = launcher_template(workload, container=_CONTAINER, host=host, mpi=mpi, mpirun=mpirun)
     worker = worker_template(workload, container=_CONTAINER)
     for template in (launcher, worker):
         # The operator overrides this field by that of the replica, with a warning.

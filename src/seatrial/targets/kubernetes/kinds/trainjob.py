@@ -98,7 +98,8 @@ def _torch(workload: Workload) -> Object:
 def _mpi(workload: Workload) -> Object:
     from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH, launcher_template, worker_template
 
-    template = launcher_template(workload, container=_NODE, mpi="openmpi", mpirun=workload.kind_options["mpirun"])
+    host, mpirun = f"{workload.run}-{_NODE}-0-{{}}.{workload.run}", workload.kind_options["mpirun"]
+    template = launcher_template(workload, container=_NODE, host=host, mpi="openmpi", mpirun=mpirun)
     launcher = _job("launcher", template, trainer=True)
     launcher["dependsOn"] = [{"name": _NODE, "status": "Ready"}]
     spec = _jobset([_job(_NODE, worker_template(workload, container=_NODE), trainer=False), launcher])

@@ -18,6 +18,8 @@ SSH = "/opt/seatrial-ssh"
 """Folder into which the operators mount the key."""
 _PORT = 2222
 _HOSTFILE = "/etc/mpi/hostfile"
+_HOSTS = f"{SCRATCH}/hosts"
+"""A copy of the host file, which is compared with the run. Others may change the operator's one at any time."""
 _KNOWN_HOSTS = f"{SCRATCH}/known_hosts"
 _WAIT = "wait_for_hosts.py"
 
@@ -54,11 +56,10 @@ need {SSH}/id_rsa.pub "the key of the run"
 sed "s/^/* /" {SSH}/id_rsa.pub > {_KNOWN_HOSTS} || exit 3"""
 _LAUNCH = f"""{_KNOW_HOSTS}
 need {_HOSTFILE} "the list of the nodes"
-MASTER_ADDR=$(sed -n "1s/[ :].*//p" {_HOSTFILE})
-export MASTER_ADDR
-exec "$0" {COPY}/{_WAIT} {_HOSTFILE} {_PORT} {JOIN_TIMEOUT_S} "$@"
+cat {_HOSTFILE} > {_HOSTS} || exit 3
+exec "$0" {COPY}/{_WAIT} {_HOSTFILE} {_HOSTS} "$@"
 """
-# The interpreter is $0 of the script, and the command of mpirun its arguments.
+# The interpreter is $0 of the script; what the host file must have and the command of mpirun are its arguments.
 # The start script joins the bundle before sshd runs, so that every rank finds it at the same path.
 _SERVE = f"""{_KNOW_HOSTS}
 "$@" || exit
@@ -80,13 +81,20 @@ def _wait_script() -> str:
     return inspect.getsource(wait_for_hosts)
 
 
-def launcher_template(workload: Workload, *, container: str, mpi: str, mpirun: str) -> Object:
+def launcher_template(workload: Workload, *, container: str, host: str, mpi: str, mpirun: str) -> Object:
     """Return the template of the pod that runs mpirun; it has no GPU.
 
-    ``mpi``: the implementation in the image, ``openmpi``, ``mpich`` or ``intel``. ``mpirun``: its name or path there.
+    Args:
+        workload: The run.
+        container: Name of the container; the operators look for it.
+        host: The name of a node in the namespace, with ``{}`` for its number.
+        mpi: The implementation in the image, ``openmpi``, ``mpich`` or ``intel``.
+        mpirun: Its name or path there.
     """
-    start = _mpirun(workload, mpi, mpirun)
-    command = ["/bin/sh", "-c", _LAUNCH.replace("$", "$$"), escaped(workload.python), *start, *copied_argv(workload)]
+    slots = f"{' slots=' if mpi == 'openmpi' else ':'}{workload.nproc_per_node}"
+    wait = [host, slots, str(workload.nodes), str(_PORT), str(JOIN_TIMEOUT_S)]
+    start = [*wait, *_mpirun(workload, mpi, mpirun), *copied_argv(workload)]
+    command = ["/bin/sh", "-c", _LAUNCH.replace("$", "$$"), escaped(workload.python), *start]
     return pod_template(
         workload,
         container=container,
@@ -116,17 +124,19 @@ def _mpirun(workload: Workload, mpi: str, mpirun: str) -> list[str]:
     if mpi == "openmpi":
         passed = [word for name in names for word in ("-x", name)]
         return [
-            *(mpirun, "--hostfile", _HOSTFILE, "-np", size, "--bind-to", "none", "--map-by", "slot"),
+            *(mpirun, "--hostfile", _HOSTS, "-np", size, "--bind-to", "none", "--map-by", "slot"),
             *("--mca", "plm_rsh_args", f"-F {COPY}/ssh_config"),
             # Open MPI 4 cuts host names at the first dot, and the short names do not resolve.
             *("--mca", "orte_keep_fqdn_hostnames", "1"),
             *passed,
         ]
     # `env` overrides the same variables of the operator.
-    extra = "HYDRA_LAUNCH_EXTRA_ARGS" if mpi == "mpich" else "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS"
+    # MPICH reads the first one. The second one, which mpi-operator sets, was read by old releases alone.
+    hydra = ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS")
+    extra = hydra if mpi == "mpich" else ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",)
     intel = ["I_MPI_HYDRA_BOOTSTRAP=ssh", "I_MPI_PIN=0"] if mpi == "intel" else []
     binding = ["-bind-to", "none"] if mpi == "mpich" else []
     return [
-        *("env", f"{extra}=-F {COPY}/ssh_config", *intel),
-        *(mpirun, "-f", _HOSTFILE, "-np", size, *binding, "-genvlist", ",".join(names)),
+        *("env", *(f"{name}=-F {COPY}/ssh_config" for name in extra), *intel),
+        *(mpirun, "-f", _HOSTS, "-np", size, *binding, "-genvlist", ",".join(names)),
     ]

@@ -2,7 +2,11 @@
 
 Its text travels in a ConfigMap and runs with the standard library of the image::
 
-    python3 wait_for_hosts.py HOSTFILE PORT TIMEOUT_S COMMAND...
+    python3 wait_for_hosts.py HOSTFILE COPY HOST SLOTS NODES PORT TIMEOUT_S COMMAND...
+
+The operator's host file, ``HOSTFILE``, is in a ConfigMap that others in the namespace may be allowed to change, and
+mpirun starts ranks wherever it says. So only ``COPY`` is read, and it must name each pod of the run. ``HOST``: the name
+of a pod without its namespace, with ``{}`` for its number; ``SLOTS``: what follows it, such as `` slots=8`` or ``:8``.
 
 ssh does not repeat a look-up that failed, and the operators may start launcher and nodes together: mpi-operator does so
 for a job that was suspended first (kubeflow/mpi-operator #615).
@@ -18,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 WAITING = "seatrial: waiting for"
 """A line of standard error that begins so says for what it waits, after each try but the first. The controller shows
@@ -29,29 +34,35 @@ use."""
 _CONNECT_S = 5.0
 _AT_ONCE = 32
 _MOST_NAMED = 4
+_MOST_SHOWN = 100
 
 
-def full_name(host: str, resolver_configuration: str) -> str:
-    """Return the name with its domain and a final dot, so that the resolver asks once and not along its search path.
+def domain_of(resolver_configuration: str) -> str:
+    """Return the domain of the pod's namespace, ``NAMESPACE.svc.DOMAIN``; empty where it is not known.
 
     ``resolver_configuration``: the text of /etc/resolv.conf. In a pod its search path is ``NAMESPACE.svc.DOMAIN
-    svc.DOMAIN DOMAIN``. Elsewhere the name is returned as it is.
+    svc.DOMAIN DOMAIN``.
     """
     searched = re.findall(r"^\s*search\s+(.*)$", resolver_configuration, re.MULTILINE)
     domains = searched[-1].split() if searched else []
-    cluster = next((domain for domain in domains if domain.startswith("svc.")), None)
-    if cluster is None or host.endswith(".") or re.fullmatch(r"[0-9.]+|.*:.*", host):
-        return host
-    if host.endswith(".svc"):
-        return f"{host}{cluster.removeprefix('svc')}."
-    namespace = next((domain for domain in domains if domain.endswith(f".{cluster}")), None)
-    return host if namespace is None or "." not in host else f"{host}.{namespace}."
+    clusters = [domain for domain in domains if domain.startswith("svc.")]
+    return next((domain for domain in domains if domain.partition(".")[2] in clusters), "")
 
 
-def hosts_in(host_file: str) -> list[str]:
-    """Return the hosts of a host file, ``HOST slots=N`` or ``HOST:N`` a line."""
-    names = [re.split(r"[\s:]", line.strip())[0] for line in host_file.splitlines()]
-    return [name for name in dict.fromkeys(names) if name and not name.startswith("#")]
+def hosts_in(host_file: str, host: str, slots: str, nodes: int, domain: str) -> list[str]:
+    """Return the hosts of a host file. Raises ValueError unless it has one line for each pod, in their order.
+
+    ``domain``: that of the namespace (``domain_of``), with a part of which a name may end, and with no other.
+    """
+    namespace, _, cluster = domain.partition(".svc.")
+    ends = ["", *([f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.{cluster}"] if domain else [])]
+    lines = host_file.removesuffix("\n").split("\n")
+    for node, line in enumerate(lines):
+        if node >= nodes or line not in [host.format(node) + end + slots for end in ends]:
+            raise ValueError(f"its line {node + 1} is {line[:_MOST_SHOWN]!a}")
+    if len(lines) < nodes:
+        raise ValueError(f"it has {len(lines)}")
+    return [line.removesuffix(slots) for line in lines]
 
 
 def problem_of(host: str, port: int) -> str:
@@ -87,30 +98,44 @@ def _named(absent: Sequence[str], problems: dict[str, str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Wait, then replace this process by the command; exit with 3 if a host does not answer in time."""
-    host_file, port, timeout_s, *command = arguments
+    """Wait, then replace this process by the command.
+
+    Exits with 3 if a host does not answer in time, or the host file does not have those of the run.
+    """
+    host_file, copy, host, slots, nodes, port, timeout_s, *command = arguments
     # The first process of a container is not ended by a signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
-    with open(host_file, encoding="utf-8") as file:
-        hosts = hosts_in(file.read())
     try:
         with open("/etc/resolv.conf", encoding="utf-8", errors="replace") as file:
-            resolver_configuration = file.read()
+            domain = domain_of(file.read())
     except OSError:
-        resolver_configuration = ""
-    names = {full_name(host, resolver_configuration): host for host in hosts}
+        domain = ""
+    try:
+        with open(copy, encoding="utf-8", errors="replace", newline="") as file:
+            hosts = hosts_in(file.read(), host, slots, int(nodes), domain)
+    except ValueError as error:
+        _fail(
+            f"{host_file} must have the {nodes} nodes of this run, from {host.format(0)}{slots} on, and {error}; see"
+            " whether the operator is a release that is supported, and who may change its ConfigMap."
+        )
+    # Variables of the operators, such as OMPI_MCA_orte_default_hostfile, name their file too.
+    os.environ.update({name: copy for name, value in os.environ.items() if value == host_file}, MASTER_ADDR=hosts[0])
+    # A final dot: the resolver asks for the name once, and not along its search path.
+    names = {f"{host.format(node)}.{domain}." if domain else hosts[node]: hosts[node] for node in range(int(nodes))}
     problems = wait(list(names), int(port), float(timeout_s))
     if problems:
-        host, problem = next(iter(problems.items()))
-        print(
-            f"Error: {len(problems)} of {len(names)} nodes do not answer on port {port} after {float(timeout_s):.0f} s:"
-            f" {names[host]} ({problem}); read the log of its pod.",
-            file=sys.stderr,
-            flush=True,
+        name, problem = next(iter(problems.items()))
+        _fail(
+            f"{len(problems)} of {len(names)} nodes do not answer on port {port} after {float(timeout_s):.0f} s:"
+            f" {names[name]} ({problem}); read the log of its pod."
         )
-        sys.exit(3)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.execvp(command[0], command)
+
+
+def _fail(error: str) -> NoReturn:
+    print(f"Error: {error}", file=sys.stderr, flush=True)
+    sys.exit(3)
 
 
 if __name__ == "__main__":
