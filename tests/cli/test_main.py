@@ -83,6 +83,32 @@ def test_a_working_folder_that_was_removed_is_a_wrong_request(tmp_path: Path, ar
     assert not (tmp_path / "out").exists()
 
 
+_CLOSED = """
+import os, sys
+from seatrial.cli.run_command import _refuse_without_folder
+from seatrial.errors import RequestError
+os.chdir(sys.argv[1])
+os.chmod(sys.argv[1], 0o700 if os.geteuid() == 0 else 0)
+if os.geteuid() == 0:
+    os.seteuid(1234)
+try:
+    _refuse_without_folder()
+except RequestError as error:
+    print(error)
+"""
+
+
+def test_a_working_folder_that_is_closed_was_not_removed(tmp_path: Path) -> None:
+    """As after `sudo -u` in a home of mode 0700."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CLOSED, str(tmp_path)], capture_output=True, text=True, timeout=50, check=True
+    )
+    tmp_path.chmod(0o700)
+    assert done.stdout == (
+        "this user may not enter the working folder, in which ranks are started; change to another folder.\n"
+    )
+
+
 @pytest.mark.skipif(
     Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists(), reason="this machine has accelerators"
 )

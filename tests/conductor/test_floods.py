@@ -70,7 +70,9 @@ def test_an_agent_that_sends_damage_without_end_is_ended() -> None:
 _PART, *_ = encode({"kind": "x", "x": "x" * 5_000})
 
 
-@pytest.mark.parametrize("line", [b"\n", b"words of a login script\n", _PART], ids=["empty", "foreign", "part"])
+@pytest.mark.parametrize(
+    "line", [b"\n", b"words of a login script\n", _PART, b"@seatrial1 \n"], ids=["empty", "foreign", "part", "damaged"]
+)
 def test_an_agent_that_sends_no_messages_without_end_is_ended(line: bytes) -> None:
     """A read brings so many empty lines that time passes unnoticed, and the deadlines of all move."""
     with _served() as served:

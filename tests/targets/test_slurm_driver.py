@@ -378,3 +378,6 @@ def test_the_own_address_is_that_on_the_route_to_a_hidden_partition(
     job = replace(A_JOB, target="slurm", detail=SimpleNamespace(partition="hidden"))
     assert slurm_target._address(job) == "the one on the route to n0, n1"
     assert "--partition=hidden" in (tmp_path / "asked").read_text().split()
+    # The default partition is not hidden; hidden ones may lie in networks that its nodes do not reach.
+    slurm_target._address(replace(A_JOB, target="slurm", detail=SimpleNamespace(partition="")))
+    assert "--all" not in (tmp_path / "asked").read_text().split()

@@ -33,6 +33,10 @@ def _refuse_without_folder() -> None:
         os.getcwd()
         # Of a file system that has gone away the path may still be known.
         os.stat(os.curdir)
+    except PermissionError as error:
+        raise RequestError(
+            "this user may not enter the working folder, in which ranks are started; change to another folder."
+        ) from error
     except OSError as error:
         raise RequestError(
             f"the working folder was removed, or its file system is gone ({error.strerror}); change to another folder,"

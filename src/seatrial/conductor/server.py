@@ -313,7 +313,7 @@ class Server:
             damaged_before = peer.decoder.damaged
             message = peer.decoder.line(line)
             if peer.decoder.damaged > damaged_before:
-                peer.count(peer.decoder.kept_bytes)
+                peer.count(max(peer.decoder.kept_bytes, _LINE_COST_BYTES))
             elif message is not None:
                 peer.allowance.give_back(_LINE_COST_BYTES * (peer.decoder.num_parts - 1))
             elif peer.node is not None:

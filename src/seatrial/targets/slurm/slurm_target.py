@@ -194,10 +194,11 @@ def _address(job: Processes) -> str:
 
     from seatrial.targets.remote_defaults import own_address
 
-    partition = [f"--partition={job.detail.partition}"] if job.detail.partition else []
+    # Without a partition the job goes to the default one, which is not hidden: the others may lie in other networks.
+    partition = ["--all", f"--partition={job.detail.partition}"] if job.detail.partition else []
     try:
         output = subprocess.run(
-            ["sinfo", "--all", "--noheader", "--Node", "--format=%o", *partition],
+            ["sinfo", "--noheader", "--Node", "--format=%o", *partition],
             capture_output=True,
             text=True,
             errors="replace",
