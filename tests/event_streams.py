@@ -199,6 +199,7 @@ def on_gpus(stream: Stream, *options: str) -> Stream:
         if event["kind"] == "rank":
             address = f"0000:{26 + 16 * event['local_rank']:02x}:00"
             event |= {"device": "NVIDIA H200", "device_id": address, "device_type": "cuda", "backend": "nccl"}
+            event["libraries"] = "torch 2.7.0+cu128 CUDA 12.8"
     return stream
 
 

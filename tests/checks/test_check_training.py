@@ -262,6 +262,20 @@ def test_other_kinds_with_other_bits_are_a_warning_and_do_not_vote() -> None:
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
 
 
+@pytest.mark.parametrize(
+    ("others", "lacks"), [((2, 3), True), ((3,), True), ((6, 7), True), ((4, 5, 6, 7), False), ((3, 7), False)]
+)
+def test_other_kinds_by_the_word_of_one_host_are_no_pass(others: tuple[int, ...], lacks: bool) -> None:
+    """A fault looks like rounding where its host says that it is of another kind."""
+    num_ranks = 4 if max(others) < 4 else 8
+    kinds = dict.fromkeys(others, "B CPU")
+    ruling = judge(trained(num_ranks, digests=dict.fromkeys(others, "bb"), kinds=kinds), SMOKE)
+    assert [finding.severity for finding in ruling.findings] == ["warn"]
+    assert any("only one host says that it is of another kind" in each for each in ruling.absent) == lacks
+    one_host = trained(2, digests={1: "bb"}, kinds={1: "B CPU"})
+    assert not judge(one_host, SMOKE).absent, "nobody else can say it"
+
+
 @pytest.mark.parametrize("num_ranks", [2, 8])
 def test_a_straggler_that_is_slow_alone_too_is_named(num_ranks: int) -> None:
     slow = trained(num_ranks, compute_s={1: 0.030})

@@ -13,6 +13,7 @@ from fuzz.harness import watched
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seatrial.evidence.measurement import Fact
 from seatrial.judge.blame import blame
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.judge.fold import evidence_so_far, fold
@@ -254,6 +255,32 @@ def test_a_device_of_no_type_is_damage(word: str) -> None:
     trial = fold(events)
     assert trial.device_type == "cpu"
     assert any("device_type" in what for what in trial.missing)
+
+
+@pytest.mark.parametrize(
+    ("device_type", "changes", "differs"),
+    [
+        ("cpu", {}, False),
+        ("cpu", {"toolkit": "CUDA 12.9"}, False),
+        ("cpu", {"torch": "2.13.0+cu129"}, True),
+        ("cpu", {"device": "Other CPU"}, True),
+        ("cuda", {"toolkit": "CUDA 12.9"}, False),
+        ("cuda", {"toolkit": "CUDA 12.8"}, True),
+    ],
+)
+def test_a_rank_has_one_word_on_its_kind(device_type: str, changes: dict[str, str], differs: bool) -> None:
+    """It is compared bit for bit with ranks of its kind only: with another word it is compared with none."""
+    value = {"device": "Test CPU", "torch": "2.13.0", "toolkit": None, **changes}
+    stream = Stream()
+    step = stream.begin("inventory")
+    fact = Fact(check="inventory", name="inventory", value=value, rank=1)
+    stream.send("rank1.0", "facts", gen=0, step=step, facts=[fact.to_json()])
+    for event in stream.events:
+        if event["kind"] == "rank":
+            event["device_type"] = device_type
+            event["libraries"] = "torch 2.13.0 AVX2" if device_type == "cpu" else "torch 2.13.0 CUDA 12.9"
+    told = [what for what in fold(stream.events).missing if "one device and one torch" in what]
+    assert [what.partition(":")[0] for what in told] == ["one device and one torch of rank 1"] * differs
 
 
 def test_numbers_that_are_not_finite() -> None:

@@ -143,7 +143,7 @@ def slow_copies() -> Stream:
         replace(entry, value=11.0) if (entry.rank, entry.variant) == (3, "host_to_device") else entry
         for entry in evidence.measurements
     ]
-    again = [reading("copy_gbps", value, rank, "host_to_device", "repeat") for rank, value in ((0, 50.0), (3, 11.0))]
+    again = [reading("copy_gbps", value, rank, "host_to_device", "repeat") for rank, value in ((2, 50.0), (3, 11.0))]
     return trial_of("memory", replace(evidence, measurements=(*slow, *again)), 4, TWO, patterns=ONE.patterns)
 
 

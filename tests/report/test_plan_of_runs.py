@@ -63,6 +63,9 @@ def plan(**fields: Any) -> Change:
 def other_device(event: dict[str, Any]) -> None:
     if event["kind"] == "rank":
         event["device"] = "Other CPU"
+    for fact in event.get("facts", ()):
+        if fact["name"] == "inventory":
+            fact["value"]["device"] = "Other CPU"
 
 
 def other_work(event: dict[str, Any]) -> None:

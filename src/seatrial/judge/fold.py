@@ -19,7 +19,7 @@ from seatrial.judge.host_names import HostName, false_names, host_names
 from seatrial.judge.trial import GenerationRecord, NodeRecord, Note, StepRecord, Trial
 from seatrial.protocol import fields
 from seatrial.protocol.fields import DamageError
-from seatrial.util.text import as_name, cleaned, in_label
+from seatrial.util.text import as_name, cleaned, in_label, named_ranks
 
 _MOST_GENERATIONS = 4
 _MOST_GAPS = 1_000
@@ -67,7 +67,7 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
     if damage:
         reasons = ", ".join(f"{what} ({count})" for what, count in sorted(damage.items())[:6])
         missing.append(f"{damage.total()} damaged events: {reasons}")
-    missing += [mixed for mixed in (_device_types(reader), _backends(reader)) if mixed]
+    missing += [mixed for mixed in (_device_types(reader), _backends(reader), _unlike_inventory(reader)) if mixed]
     if damaged_lines:
         missing.append(f"{damaged_lines} lines were cut or changed, or stand in the file of a node that may not say so")
     return _trial(run, reader, tuple(missing))
@@ -337,6 +337,29 @@ def _backends(reader: Reader) -> str:
     if len(backends) < 2:
         return ""
     return f"one backend on all ranks, without which no rule fits all of them: {_words_with_ranks(backends)}"
+
+
+def _unlike_inventory(reader: Reader) -> str:
+    """Return what is wrong if ranks say another device or torch at their start than in `inventory`; empty if not.
+
+    Both are read from one process. A rank is compared bit for bit with those of its kind only, which is what it says
+    at its start, so that one that says something else would be compared with none.
+    """
+    unlike = []
+    for fact in reader.facts:
+        event = reader.started.get((0, fact.rank)) if fact.rank is not None else None
+        is_inventory = (fact.check, fact.name, fact.generation) == ("inventory", "inventory", 0)
+        if fact.rank is None or not event or not is_inventory or not isinstance(fact.value, dict):
+            continue
+        read = f"torch {fact.value.get('torch')} "
+        if event.get("device_type") == "cuda":
+            read += f"{fact.value.get('toolkit')} "
+        is_same = f"{event.get('libraries') or ''} ".startswith(read)
+        if not is_same or event.get("device") != fact.value.get("device"):
+            unlike.append(fact.rank)
+    if not unlike:
+        return ""
+    return f"one device and one torch of {named_ranks(unlike)}: at its start it says another one than in `inventory`"
 
 
 def _ranks_by_word(reader: Reader, field: str) -> dict[str, list[int]]:

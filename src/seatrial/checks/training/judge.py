@@ -296,5 +296,14 @@ def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
             evidence=tuple(f"{kind}: {next(iter(values.values()))[:16]}" for kind, values in sorted(kinds.items())),
             action="train with equal devices and libraries where replicas must agree bit for bit.",
         )
-        findings.append(finding)
+        question = f"{finding.what}; only one host says that it is of another kind"
+        return Ruling(findings=(finding,), absent=(question,) if _is_one_word(evidence, kinds) else ())
     return Ruling(findings=tuple(findings))
+
+
+def _is_one_word(evidence: Evidence, kinds: Mapping[str, Mapping[int, str]]) -> bool:
+    """Return whether ranks are of several kinds only by the word of one of several hosts, which may lie."""
+    hosts = evidence.hosts()
+    of_kinds = [{hosts[rank] for rank in values} for values in kinds.values()]
+    every = set[str]().union(*of_kinds)
+    return len(every) > 1 and any(sum(some != {host} for some in of_kinds) < 2 for host in every)
