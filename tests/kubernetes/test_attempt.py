@@ -453,6 +453,16 @@ def test_objects_that_stay_are_named_with_the_command(tmp_path: Path) -> None:
     assert "kubectl-double delete job.batch/trial-1" in left
 
 
+def test_the_command_deletes_nothing_of_others(tmp_path: Path) -> None:
+    refuses = f"[ -e {tmp_path}/workload-sent ] || {{ touch {tmp_path}/workload-sent; cat {tmp_path}/workload; exit; }}"
+    taken = "echo 'Error from server (AlreadyExists): secrets \"trial-1\" already exists' >&2; exit 1"
+    cluster = Cluster(tmp_path, [], ("'create -f - -o json'*", f"{refuses}; {taken}"))
+    objects = AppliedObjects(cluster.kubectl, "job", OBJECTS)
+    with pytest.raises(RequestError, match="already exist"):
+        objects.apply()
+    assert objects.delete_command().endswith("kubectl-double delete job.batch/trial-1")
+
+
 def test_pods_without_a_first_one_end_the_attempt(tmp_path: Path) -> None:
     pods = [running(0), running(1)]
     for each in pods:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -71,8 +72,24 @@ def test_where_there_is_no_context_none_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_line_to_type_names_the_namespace_where_there_is_one(words: tuple[str, ...], line: str) -> None:
+    line = f"/usr/bin/{line}"
     assert Kubectl(program="/usr/bin/oc", namespace="ml").command_line(*words) == line
     assert Kubectl(program="/usr/bin/oc", namespace=None).command_line(*words) == line.replace(" -n ml", "")
+
+
+@pytest.mark.parametrize(("in_path", "program"), [(True, "kubectl-double"), (False, "'{folder}/kubectl-double'")])
+def test_a_line_to_type_means_the_cluster_of_the_run(
+    in_path: bool, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another context may be current when the line is typed, and another program have the first one's name."""
+    (folder := tmp_path / "a b").mkdir()
+    whole = scripted(folder, ("*", "exit 0"))
+    if in_path:
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    kubectl = Kubectl(program=whole, namespace="ml", context=("--context=my cluster",))
+    begin = f"{program.format(folder=folder)} '--context=my cluster'"
+    assert kubectl.command_line("cordon", "gpu-1") == f"{begin} cordon gpu-1"
+    assert kubectl.command_line("delete", "job.batch/t") == f"{begin} -n ml delete job.batch/t"
 
 
 def test_input_and_output_may_be_large(tmp_path: Path) -> None:

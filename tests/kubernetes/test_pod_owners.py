@@ -179,3 +179,25 @@ def test_a_neighbor_s_object_that_is_named_like_ours_is_not_of_the_run() -> None
     assert owners.is_about_run({"involvedObject": {"name": "trial-1"}})
     for nonsense in ({}, {"involvedObject": 3}, {"involvedObject": {"uid": 3}}, None):
         assert owners.is_about_run(nonsense)
+
+
+def test_events_keep_no_pod_waiting_for_its_owner() -> None:
+    owners = PodOwners("r", KINDS["jobset"].owners)
+    owners.take_workload("u-jobset")
+    events = [
+        {
+            "lastTimestamp": "1970-01-01T00:00:00Z",
+            "involvedObject": {"apiVersion": "batch/v1", "kind": "Job", "name": f"r-{number}", "uid": f"u-{number}"},
+        }
+        for number in range(100)
+    ]
+    ours = pod("r-node-0-0-x", metadata__ownerReferences=[owner("Job", "r-node-0", "u-job")])
+    names = owners.question([ours], map(event_object, events))
+    assert (names[0], len(names)) == ("job.batch/r-node-0", 16)
+
+
+def test_a_name_that_no_object_can_have_is_not_asked_for() -> None:
+    owners = PodOwners("r", KINDS["jobset"].owners)
+    owners.take_workload("u-jobset")
+    about = {"apiVersion": "batch/v1", "kind": "Job", "uid": "u", "name": "r-" + "a" * 131_072}
+    assert owners.question([], [event_object({"involvedObject": about})]) == []

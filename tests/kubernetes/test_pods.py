@@ -279,6 +279,19 @@ def test_the_first_pod_of_an_indexed_job(kind: str) -> None:
     assert first(kind, *old) == "a0"
 
 
+def test_a_kubelet_changes_no_number_by_an_annotation() -> None:
+    """Before Kubernetes 1.28 the index of a Job's pod is an annotation alone; the name has it too."""
+    pods = [
+        pod(f"t-{number}-{suffix}", metadata__labels={}, metadata__annotations={_INDEX: "0"}, spec__nodeName=node)
+        for number, suffix, node in ((0, "abcde", "gpu-0"), (1, "fghij", "gpu-liar"))
+    ]
+    found = pods_of({"items": pods}, KINDS["job"])
+    assert [one.number for one in found] == [0, 1]
+    first = first_pod(found, nodes=2, under_mpi=False)
+    assert first is not None
+    assert first.node == "gpu-0"
+
+
 def test_the_first_pod_of_a_pytorchjob_is_the_master() -> None:
     pods = [pod("p-worker-0", metadata__labels={_REPLICA: "0", _ROLE: "worker"})]
     pods += [pod("p-master-0", metadata__labels={_REPLICA: "0", _ROLE: "Master"})]

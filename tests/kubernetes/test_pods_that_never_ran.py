@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from event_streams import Stream, healthy
@@ -104,3 +104,29 @@ def test_a_pass_takes_the_ranks_of_mpi_on_each_pod(said: tuple[str, str], passes
     words = 'ranks were not where the pods of this run are (2 on node "gpu-0")'
     assert [words in reason for reason in found.verdict.reasons] == [True] * (not passes)
     assert [event["untrusted"] for event in cluster.events if "untrusted" in event] == [[0, 1]] * (not passes)
+
+
+@pytest.mark.parametrize(
+    ("spread", "node", "passes"), [("required", 1, True), ("required", 0, False), ("none", 0, True)]
+)
+def test_a_pass_takes_a_node_for_each_pod_where_that_was_asked(
+    spread: Literal["required", "none"], node: int, passes: bool, tmp_path: Path
+) -> None:
+    events = [{**event, "run": "run-1"} for event in healthy().events]
+    lines = [line for number, event in enumerate(events) for line in lines_of(number, event, WORKLOAD.token)]
+    (tmp_path / "first").write_bytes(stamped(lines))
+    pods = [ended(0, 0), running(1)]
+    for pod, its_node in zip(pods, (0, node), strict=True):
+        pod["spec"] = {**pod["spec"], "nodeName": f"gpu-{its_node}"}
+    its_log = ("'logs trial-1-0-x'*", f"cat {tmp_path}/first")
+    cluster = Cluster(tmp_path, pods, its_log, ("logs*", "exit 0"), ended_s=0.5)
+    placed = replace(cluster.job.detail, workload=replace(WORKLOAD, spread=spread))
+    attempt = cluster.attempt_at(replace(cluster.job, detail=placed))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(trial())
+    found = conclude(cluster.events, load=fake_load)
+    assert found.verdict.status == ("PASS" if passes else "INCONCLUSIVE")
+    assert [
+        reason for reason in found.verdict.reasons if "(--spread required), but gpu-0 had several" in reason
+    ] or passes

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
+from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.refusals import refusal
+
+
+def _kubectl(namespace: str | None) -> Kubectl:
+    return Kubectl(program="/opt/kubectl", namespace=namespace)
+
 
 _NO_JOBSET = (
     'error: resource mapping not found for name: "t" namespace: "ml" from "STDIN": no matches for kind "JobSet" in'
@@ -59,7 +65,7 @@ _NO_JOBSET = (
     ],
 )
 def test_a_refused_request_is_a_request_error(target: str, complaint: str, words: list[str]) -> None:
-    found = refusal(target, "ml", complaint)
+    found = refusal(target, _kubectl("ml"), complaint)
     assert isinstance(found, RequestError)
     for word in words:
         assert word in str(found)
@@ -79,18 +85,19 @@ def test_a_refused_request_is_a_request_error(target: str, complaint: str, words
     ],
 )
 def test_an_unreachable_cluster_is_no_request_error(complaint: str) -> None:
-    found = refusal("job", None, complaint)
+    found = refusal("job", _kubectl(None), complaint)
     assert type(found) is TargetUnreachableError
     assert "does not answer" in str(found)
 
 
 def test_a_quota_is_no_request_error() -> None:
-    found = refusal("job", None, 'Error from server (Forbidden): jobs.batch "t" is forbidden: exceeded quota: jobs')
+    complaint = 'Error from server (Forbidden): jobs.batch "t" is forbidden: exceeded quota: jobs'
+    found = refusal("job", _kubectl(None), complaint)
     assert type(found) is SeatrialError
     assert "exceeded quota: jobs" in str(found)
 
 
 def test_what_to_try_names_the_namespace() -> None:
     complaint = "Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout"
-    assert str(refusal("job", "ml", complaint)).endswith("; make sure that kubectl -n ml get pods works")
-    assert str(refusal("job", None, complaint)).endswith("; make sure that kubectl get pods works")
+    assert str(refusal("job", _kubectl("ml"), complaint)).endswith("; make sure that /opt/kubectl -n ml get pods works")
+    assert str(refusal("job", _kubectl(None), complaint)).endswith("; make sure that /opt/kubectl get pods works")

@@ -178,7 +178,7 @@ def test_the_report_has_the_command_to_cordon(claimed: str, under_mpi: bool, tmp
     found = heard.concluded(replace(job, detail=replace(job.detail, under_mpi=under_mpi)))
     assert found.verdict.exit_code == 1
     told = [finding.what for finding in found.findings if "cordon" in finding.what]
-    expected = ["to keep other work off gpu-1: oc cordon gpu-1"]
+    expected = ["to keep other work off gpu-1: /usr/bin/oc cordon gpu-1"]
     assert told == ([] if under_mpi and claimed != "gpu-1" else expected)
 
 
@@ -252,7 +252,7 @@ def test_a_node_is_named_by_the_pod_that_runs_when_it_joins(tmp_path: Path) -> N
     (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
     assert blamed.culprit.nodes == ("gpu-2",)
     assert [finding.what for finding in found.findings if "cordon" in finding.what] == [
-        "to keep other work off gpu-2: oc cordon gpu-2"
+        "to keep other work off gpu-2: /usr/bin/oc cordon gpu-2"
     ]
 
 

@@ -126,7 +126,7 @@ class AppliedObjects:
         wanted = {resource_name(thing) for thing in objects}
         self._answer_lost = self._answer_lost or not wanted <= self._uids.keys()
         if result.code != 0:
-            raise refusal(self._target, self._kubectl.namespace, result.complaint)
+            raise refusal(self._target, self._kubectl, result.complaint)
 
     def is_ours(self, thing: Any) -> bool:
         """Return whether this object of the API server was created here, and not by somebody under the same name."""
@@ -237,11 +237,17 @@ class AppliedObjects:
     def get_command(self) -> str:
         """Return the command with which a person lists the workload and its pods."""
         resources = f"{self.workload.partition('/')[0]},pods"
-        return self._kubectl.command_line("get", resources, "-l", run_selector(self.run))
+        return self._kubectl.command_line("get", resources, *self._selected)
 
     def delete_command(self) -> str:
-        """Return the command with which a person deletes all objects."""
-        return self._kubectl.command_line("delete", *(resource_name(thing) for thing in reversed(self._objects)))
+        """Return the command with which a person deletes the objects that were created here, as far as that is known.
+        Somebody else may have one with the name of another."""
+        names = [name for name in map(resource_name, reversed(self._objects)) if name in self._uids]
+        return self._kubectl.command_line("delete", *(names or (self.workload.partition("/")[0], *self._selected)))
+
+    @property
+    def _selected(self) -> tuple[str, str]:
+        return "-l", run_selector(self.run)
 
 
 def _annotated(thing: Object, attempt: str) -> Object:

@@ -39,6 +39,7 @@ _OTHERS_END_S = 30.0
 _REPORTED_S = 5.0
 """The kubelet tells the end of a container 0 to 2 s late, and the pods are asked for every two seconds."""
 _MOST_NAMED = 4
+_MOST_REASONS = 50
 _SPARE_S = 120.0
 """Added to the deadline that the pods keep themselves."""
 _TAKEN_BACK = (
@@ -121,6 +122,8 @@ class Attempt:
         """When each condition that must not last for ever was first seen."""
         self._printed_reason = ""
         self._printed: set[str] = set()
+        self._reasons: set[str] = set()
+        """The kinds of reason for which the run was said to wait."""
         self._cut_off = False
         """Whether the first pod disappeared before the end of its log was read."""
         self._absent_noted = False
@@ -277,6 +280,7 @@ class Attempt:
         if run_log.over and not run_log.interrupted:
             self._require_all_ran(self._limits.ended_s)
             self._require_ranks_in_place()
+            self._require_spread()
         if run_log.over and not self._under_mpi and first.exit_code not in (*_CONDUCTOR_EXIT_CODES, None):
             run_log.note("error", f"{first.label} {first.end} although the run in it had come to its end")
         # The conductor that would miss a pod may have ended with it, or because of it.
@@ -342,6 +346,17 @@ class Attempt:
                 return
             follower.poll_pods()
             time.sleep(_TURN_S)
+
+    def _require_spread(self) -> None:
+        """Note pods of a trial that shared a node although each was to have its own, as an admission webhook has it."""
+        shared = self._run_log.shared_nodes() if self._job.detail.workload.spread == "required" else []
+        if shared and isinstance(self._job, Job):
+            named = ", ".join(shared[:_MOST_NAMED])
+            self._run_log.note(
+                "error",
+                f"each pod was to have a node of the cluster to itself (--spread required), but {named} had several;"
+                " so other nodes were not tested",
+            )
 
     def _require_ranks_in_place(self) -> None:
         """Note nodes of a trial under MPI on which more ranks ran than in its pods: then others had too few or none.
@@ -461,7 +476,10 @@ class Attempt:
         reason = pending.reason()
         if self._lasts("waiting", _REPORT_WAITING_S):
             self._printed_reason = reason
-            self._print_once(reason, pending.kind_of_reason())
+            # Anybody who may create events writes warnings, each in other words.
+            if len(self._reasons) < _MOST_REASONS:
+                self._reasons.add(kind := pending.kind_of_reason())
+                self._print_once(reason, kind)
         if (unready := pending.unready) and self._lasts("unready", self._limits.ready_s):
             raise SeatrialError(f"{reason}; see {unready[0].name}.log in {self._folder}")
         is_late = time.monotonic() - self._created_at > self._limits.queue_s

@@ -196,7 +196,7 @@ class PodFollower:
 
     def _ask_for_owners(self) -> None:
         objects = filter(None, map(event_object, items_of(self._events, "items")))
-        if "owners" not in self._calls and (names := self._objects.owners.question([*self._listed, *objects])):
+        if "owners" not in self._calls and (names := self._objects.owners.question(self._listed, objects)):
             self._start("owners", "get", *names, "--ignore-not-found", "-o", "json")
 
     def _take_owned(self) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -24,7 +25,7 @@ _CALL_TIMEOUT_S = 20.0
 _REQUEST_TIMEOUT_S = 15
 """Passed to kubectl, which gives up after it and prints what it waited for."""
 _PROGRAMS = ("kubectl", "oc")
-_CLUSTER_WIDE = frozenset(("cordon", "nodes"))
+_CLUSTER_WIDE = frozenset(("cordon", "namespace", "nodes"))
 """Words that are followed by, or mean, what belongs to no namespace."""
 _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
@@ -220,10 +221,13 @@ class Kubectl:
         return result.json
 
     def command_line(self, *words: str) -> str:
-        """Return the command as a person would type it: with the namespace where it is about something in one."""
+        """Return the command as a person would type it, in the context of the run, which another one may have replaced,
+        and with the namespace where it is about something in one."""
         has_none = self.namespace is None or not _CLUSTER_WIDE.isdisjoint(words)
         namespace = [] if has_none else ["-n", str(self.namespace)]
-        return " ".join([os.path.basename(self.program), *namespace, *words])
+        name = os.path.basename(self.program)
+        program = name if find_tool(name) == self.program else self.program
+        return shlex.join([program, *self.context, *namespace, *words])
 
 
 def find_kubectl(program: str | None) -> str:

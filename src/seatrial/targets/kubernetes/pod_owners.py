@@ -5,6 +5,7 @@ A neighbor that may create pods in the namespace can give them any label, and by
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from seatrial.targets.kubernetes.api_json import get, items_of, text
 from seatrial.targets.kubernetes.kubectl import CallResult
 from seatrial.targets.kubernetes.permissions import resource_name
 
+_NAME_CHARS = 253
+"""No object of the API server has a longer name, but an event may be about one. It is a word for kubectl."""
 _MAX_ASKED = 16
 """Owners that are asked for in one call. A run has two at most, but strangers may name more."""
 
@@ -65,12 +68,18 @@ class PodOwners:
         thing = event_object(event)
         return thing is None or self._find(thing, gone=False) is True
 
-    def question(self, pods: Iterable[Any]) -> list[str]:
-        """Return the resource names of owners that must be asked for, those of the oldest pods first."""
+    def question(self, pods: Iterable[Any], others: Iterable[Any] = ()) -> list[str]:
+        """Return the resource names of owners that must be asked for, those of the oldest pods first.
+
+        ``others``: objects of events, asked for with what the pods leave. Anybody who may create events names many.
+        """
         self._asked = {}
-        for pod in sorted(pods, key=lambda pod: text(pod, "metadata", "creationTimestamp")):
-            found = self._find(pod, gone=True)
-            if isinstance(found, _Owner) and len(self._asked) < _MAX_ASKED:
+        oldest = sorted(pods, key=lambda pod: text(pod, "metadata", "creationTimestamp"))
+        for thing in itertools.chain(oldest, others):
+            if len(self._asked) == _MAX_ASKED:
+                break
+            found = self._find(thing, gone=True)
+            if isinstance(found, _Owner):
                 self._asked[found] = None
         return list(dict.fromkeys(owner.resource for owner in self._asked))
 
@@ -101,7 +110,7 @@ class PodOwners:
             if owner.uid == self._workload_uid:
                 return True
             kind, _, name = owner.resource.partition("/")
-            if kind not in self._kinds or not self._name.fullmatch(name):
+            if kind not in self._kinds or len(name) > _NAME_CHARS or not self._name.fullmatch(name):
                 return False
             if owner in self._gone:
                 return gone

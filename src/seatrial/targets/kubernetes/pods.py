@@ -12,6 +12,8 @@ from seatrial.targets.kubernetes.api_json import get, items_of, name_said, one_l
 from seatrial.targets.kubernetes.kind import Kind
 
 _NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
+_INDEX_IN_NAME = re.compile(r"-([0-9]+)-[a-z0-9]+$")
+"""The index of a pod of an Indexed Job, which its name has too: ``JOB-INDEX-RANDOM``."""
 _TO_SECONDS = len("2026-01-01T00:00:00")
 _IMAGE = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"),
@@ -173,7 +175,7 @@ def _pod(item: Any, kind: Kind) -> PodStatus:
         uid=text(item, "metadata", "uid"),
         node=text(item, "spec", "nodeName"),
         container=container,
-        number=_number(_labels(item), kind),
+        number=_number(item, kind),
         is_launcher=_is_launcher(item),
         state=state,
         ready=get(status, "ready") is True,
@@ -198,8 +200,13 @@ def _is_node_gone(item: Any) -> bool:
     return conditions.get("Ready") == "False" and conditions.get("ContainersReady") == "True"
 
 
-def _number(labels: Mapping[str, str], kind: Kind) -> int:
+def _number(item: Any, kind: Kind) -> int:
+    labels = _labels(item)
     index = labels.get(kind.index_label, "")
+    named = _INDEX_IN_NAME.search(text(item, "metadata", "name"))
+    if index and named and not text(item, "metadata", "labels", kind.index_label):
+        # A kubelet may change the annotations of its pods, but neither their labels nor their names.
+        index = named[1]
     if not (index.isascii() and index.isdecimal() and len(index) < 9):
         return -1
     role = "" if kind.role_label is None else labels.get(kind.role_label, "").lower()

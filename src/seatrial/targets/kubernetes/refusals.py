@@ -6,6 +6,7 @@ import re
 
 from seatrial.errors import PermissionDeniedError, RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.kubernetes.kinds import KINDS
+from seatrial.targets.kubernetes.kubectl import Kubectl
 
 _UNKNOWN = re.compile(r'no matches for kind "?([A-Za-z]{1,60})"?(?: in version "([A-Za-z0-9./-]{1,120})")?')
 _UNREACHABLE = (
@@ -22,7 +23,7 @@ def is_not_yet_known(complaint: str) -> bool:
     return "must be created before" in complaint
 
 
-def refusal(target: str, namespace: str | None, complaint: str) -> SeatrialError:
+def refusal(target: str, kubectl: Kubectl, complaint: str) -> SeatrialError:
     """Return the error to raise for a complaint of kubectl: a RequestError where the request must change."""
     text = complaint.lower()
     if unknown := _UNKNOWN.search(complaint):
@@ -30,10 +31,11 @@ def refusal(target: str, namespace: str | None, complaint: str) -> SeatrialError
     if "doesn't have a resource" in text:
         return _missing_kind(target)
     if gone := re.search(r'namespaces? "([^"]{1,80})" not found', complaint):
-        origin = f"--namespace {gone[1]}" if namespace is not None else f"the namespace of your context, {gone[1]}"
-        return RequestError(
-            f"{origin}: this namespace does not exist; create it (kubectl create namespace {gone[1]}) or name another."
+        origin = (
+            f"--namespace {gone[1]}" if kubectl.namespace is not None else f"the namespace of your context, {gone[1]}"
         )
+        create = kubectl.command_line("create", "namespace", gone[1])
+        return RequestError(f"{origin} {gone[1]}: this namespace does not exist; create it ({create}) or name another.")
     if "exceeded quota" in text:
         return SeatrialError(
             f"a quota of the namespace does not allow it: {_tail(complaint)}; request less, or raise the quota"
@@ -55,10 +57,8 @@ def refusal(target: str, namespace: str | None, complaint: str) -> SeatrialError
             f"a permission is missing: {_tail(complaint)}; request it, or use another --namespace."
         )
     if any(sign in text for sign in _UNREACHABLE):
-        where = "" if namespace is None else f"-n {namespace} "
-        return TargetUnreachableError(
-            f"the cluster does not answer: {_tail(complaint)}; make sure that kubectl {where}get pods works"
-        )
+        try_it = kubectl.command_line("get", "pods")
+        return TargetUnreachableError(f"the cluster does not answer: {_tail(complaint)}; make sure that {try_it} works")
     return RequestError(f"the cluster refused the manifests: {_tail(complaint)}; change the field that it names.")
 
 

@@ -326,6 +326,10 @@ class RunLog:
             on_node.setdefault(node, []).append(rank)
         return {node: ranks for node, ranks in on_node.items() if len(ranks) > pods[node] * ranks_per_node}
 
+    def shared_nodes(self) -> list[str]:
+        """Return the nodes of the cluster that hold several pods of the run, without the launcher of MPI."""
+        return sorted(node for node, count in Counter(_nodes_of(self._pods).values()).items() if count > 1)
+
     def last_line(self, pod: PodStatus) -> str:
         """Return the last line that a pod has printed, in quotes; empty if there is none."""
         return next((quoted(line.strip()) for line in reversed(self._last_lines(pod)) if line.strip()), "")
