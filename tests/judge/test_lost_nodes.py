@@ -29,8 +29,10 @@ def silent(
 
     ``lost``: the first event of this kind is missing.
     """
-    waited_s = job.pop("waited_s", 15.2)
+    waited_s, in_container = job.pop("waited_s", 15.2), job.pop("in_container", False)
     stream = Stream(nodes, nodes=nodes, conductor=conductor, hostnames=hostnames, **job).until("collectives")
+    if in_container:
+        stream.events[0]["in_container"] = True
     for event in stream.events:
         if event["kind"] == "generation":
             event["places_of_nodes"] = {str(node): place for node, place in enumerate(places)}
@@ -56,10 +58,24 @@ def test_a_silent_node_is_named_while_another_is_reachable() -> None:
     assert [finding.culprit.ranks for finding in silent(4, 2, 3)] == [(2,), (3,)]
 
 
-def test_the_machine_of_a_controller_in_a_container_is_not_known() -> None:
-    """Its host name is the id of the container, which no node has; of two hosts the silent one may be the other end."""
-    (finding,) = silent(2, 1, conductor="3f2a9c01b7de")
+@pytest.mark.parametrize("name", ["3f2a9c01b7de", "toolbx", "devbox-7c9d-x2k"])
+def test_the_machine_of_a_controller_in_a_container_is_not_known(name: str) -> None:
+    """It may be on the node that is heard, whose own link then failed."""
+    (finding,) = silent(2, 1, conductor=name, in_container=True)
     assert (finding.severity, finding.culprit.kind) == ("fail", "link")
+    (finding,) = silent(3, 1, conductor=name, in_container=True)
+    assert finding.culprit.name == "node gpu-1", "at least one of the two others is reached over the network"
+
+
+def test_the_name_of_a_host_tells_nothing_of_a_container() -> None:
+    """Some login hosts have their MAC address as a name."""
+    (finding,) = silent(2, 1, conductor="0025909a1b2c")
+    assert (finding.severity, finding.culprit.name) == ("fail", "node gpu-1")
+
+
+def test_a_container_with_the_name_of_a_node_is_on_that_node() -> None:
+    (finding,) = silent(1, 0, conductor="gpu-0", in_container=True)
+    assert finding.culprit.name == "node gpu-0"
 
 
 def test_a_line_that_somebody_in_the_path_changed_makes_no_node_fail() -> None:

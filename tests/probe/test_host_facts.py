@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -147,3 +150,34 @@ def test_the_environment_by_what_it_leaves(
     tmp_path: Path, environ: dict[str, str], files: tuple[str, ...], found: str
 ) -> None:
     assert host.detect_runtime(environ, plant(tmp_path, dict.fromkeys(files, ""))) == found
+
+
+@pytest.mark.parametrize(
+    ("environ", "uts", "files", "found"),
+    [
+        ({}, "uts:[4026531838]", (), False),
+        ({"SLURM_JOB_ID": "1"}, "uts:[4026531838]", (), False),
+        ({}, "", (), False),  # macOS
+        ({}, "uts:[4026532388]", (), True),  # toolbx --hostname, LXC
+        ({}, "uts:[4026531838]", (".dockerenv",), True),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "uts:[4026532388]", (), True),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "SEATRIAL_NODE_NAME": "gpu-0"}, "uts:[4026532388]", (), False),
+    ],
+)
+def test_whether_the_host_name_may_be_that_of_a_container(
+    tmp_path: Path, environ: dict[str, str], uts: str, files: tuple[str, ...], found: bool
+) -> None:
+    plant(tmp_path, dict.fromkeys(files, ""))
+    if uts:
+        (tmp_path / "proc/self/ns").mkdir(parents=True)
+        (tmp_path / "proc/self/ns/uts").symlink_to(uts)
+    assert host.is_in_container(environ, tmp_path) is found
+
+
+def test_a_host_name_in_a_namespace_of_its_own_is_that_of_a_container() -> None:
+    """By the kernel: its number of the first namespace is a constant."""
+    program = "from seatrial.probe import host; print(host.is_in_container({}))"
+    inside = ["unshare", "--user", "--uts", sys.executable, "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*inside, ""], capture_output=True).returncode != 0:
+        pytest.skip("needs unshare, and user namespaces")
+    assert subprocess.run([*inside, program], capture_output=True, text=True, check=True).stdout == "True\n"

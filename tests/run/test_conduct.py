@@ -81,6 +81,21 @@ def test_without_a_free_port_the_request_is_recorded(tmp_path: Path, monkeypatch
     assert [event["kind"] for event in events] == ["run"]
 
 
+@pytest.mark.parametrize("is_one", [True, False])
+def test_the_first_event_says_whether_the_controller_is_in_a_container(
+    is_one: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*arguments: Any) -> Server:
+        raise SeatrialError("no free port")
+
+    monkeypatch.setattr(module, "Server", refuses)
+    monkeypatch.setattr(module, "is_in_container", lambda environ: is_one)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(SeatrialError):
+        conduct(A_JOB, tmp_path, events.append, [])
+    assert events[0].get("in_container", False) is is_one
+
+
 def test_a_host_that_no_address_binds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its resolver does not answer, or only ssh knows the name."""
     monkeypatch.setattr(module, "addresses_of", lambda hosts: {0: {"192.0.2.7"}})

@@ -391,6 +391,7 @@ class Reader:
         plan = fields.mapping(event, "plan")
         fields.integer(fields.mapping(event, "job"), "world_size")
         fields.text(event, "version"), fields.text(event, "hostname")
+        fields.flag({"in_container": False, **event}, "in_container")
         if fields.integer(event, "schema") != SCHEMA:
             raise DamageError(f"schema {str(event.get('schema'))[:20]}, but this seatrial reads schema {SCHEMA}")
         checks = fields.texts({"checks": plan.get("checks", [])}, "checks")

@@ -237,6 +237,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         run=run,
         version=reader.run.get("version") or "",
         conductor_hostname=reader.run.get("hostname") or "",
+        conductor_in_container=reader.run.get("in_container", False),
         created=float(reader.run.get("t", 0.0 if reader.earliest == float("inf") else reader.earliest)),
         seconds=max(0.0, reader.conductor_latest - float(reader.run["t"])) if reader.run else None,
         plan=reader.run.get("plan", {}),

@@ -6,7 +6,6 @@ the conductor still hears another node over that network does its own connection
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
@@ -15,8 +14,6 @@ from seatrial.judge.trial import TroubleRecord
 from seatrial.protocol.line_tags import CHANGED
 from seatrial.util.text import all_named, all_of
 
-_CONTAINER_ID = re.compile(r"[0-9a-f]{12}")
-"""The host name that Docker and Podman give a container, which may be on any machine."""
 _TARGETS = ("mpirun", "slurm")
 _HEARD_S = 5.0
 """A node that was heard this short a time before is called silent for an answer that it did not give."""
@@ -62,7 +59,7 @@ def _conducting(view: StepView) -> frozenset[int] | None:
     """Return the nodes that are the conductor's own machine; None where that is not known."""
     name = view.trial.conductor_hostname
     nodes = [entry for entry in view.trial.nodes if entry.hostname == name]
-    if not nodes and _CONTAINER_ID.fullmatch(name):
+    if not nodes and view.trial.conductor_in_container:
         return None
     # It may be any of several machines of one name, and its event may be among those lost.
     known = bool(name) and len({view.trial.machine_of(entry) for entry in nodes}) < 2 and not view.trial.missing

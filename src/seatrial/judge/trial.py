@@ -217,6 +217,8 @@ class Trial:
     """The seatrial version of the conductor."""
     conductor_hostname: str
     """Host name of the conductor's machine, spelled like those of the nodes; empty where it is not known."""
+    conductor_in_container: bool
+    """Whether that may be the name of a container, on whatever machine."""
     created: float
     """Seconds since the epoch, by the conductor's clock."""
     seconds: float | None

@@ -15,6 +15,9 @@ from seatrial.probe.cgroup import read_cgroup
 
 _CAP_IPC_LOCK = 14
 
+_UTS_OF_MACHINE = "uts:[4026531838]"
+"""The kernel's constant number of the first namespace of host names (PROC_UTS_INIT_INO)."""
+
 Runtime = Literal["kubernetes", "docker", "podman", "slurm", "none"]
 """The surroundings of a process, by which a remedy is worded."""
 
@@ -41,6 +44,19 @@ class Memory:
 def host_name() -> str:
     """Return the name of this machine. A pod's host name is not the node's, so its manifest sets SEATRIAL_NODE_NAME."""
     return os.environ.get("SEATRIAL_NODE_NAME") or platform.node()
+
+
+def is_in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
+    """Return whether ``host_name`` may be that of a container: it can be any word, and says nothing about the
+    machine."""
+    if environ.get("SEATRIAL_NODE_NAME"):
+        return False
+    try:
+        has_own_name = os.readlink(root / "proc/self/ns/uts") != _UTS_OF_MACHINE
+    except OSError:
+        has_own_name = False
+    # A container may be the only one in a small virtual machine, whose first namespace it shares.
+    return has_own_name or detect_runtime(environ, root) in ("kubernetes", "docker", "podman")
 
 
 def shared_memory(root: Path = Path("/")) -> Space | None:

@@ -38,6 +38,8 @@ class _RunEventOptional(Header, total=False):
     """The resolved plan with the origin of each value. Absent for a program."""
     sources: list[str]
     """Sources that have to report at the end, such as ``hosts``, which compares from where nodes joined."""
+    in_container: bool
+    """``hostname`` may be that of a container, which is on any machine. Absent: it is that of the machine."""
 
 
 class RunEvent(_RunEventOptional):

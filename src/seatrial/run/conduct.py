@@ -23,7 +23,7 @@ from seatrial.conductor.steps import of_plan
 from seatrial.conductor.trial_conductor import TrialConductor
 from seatrial.environment import working_folder
 from seatrial.judge.conclude import fails, interface, next_round, suspects
-from seatrial.probe.host import host_name
+from seatrial.probe.host import host_name, is_in_container
 from seatrial.protocol.commands import Heartbeat, RankLog
 from seatrial.protocol.events import SCHEMA, EndEvent, Event, NoteEvent, RunEvent, SlurmNodesEvent, Source
 from seatrial.protocol.handshake import node_token
@@ -164,6 +164,8 @@ def _conduct(
     own_tokens = rendezvous is None and target.node_tokens
     # Where nodes share a token a trial whose record ends before their addresses were compared is no PASS.
     compares = plan is not None and job.nodes > 1 and not own_tokens
+    if is_in_container(os.environ):
+        run_event["in_container"] = True
     if plan is not None:
         run_event["plan"] = plan
     if compares:
