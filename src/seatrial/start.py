@@ -38,6 +38,7 @@ _SEARCHED = {
     "LD_PRELOAD": "[: ]",
 }
 """Variable that says where programs, libraries or modules are -> what separates its entries, as a pattern."""
+_ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?:/|\Z)")
 
 
 def main(words: "list[str]") -> int:
@@ -63,9 +64,10 @@ def absolute_entries(environ: "Mapping[str, str]") -> "dict[str, str]":
     changed = {}
     for name, separator in _SEARCHED.items():
         entries = re.split(separator, environ.get(name, ""))
-        # The loader looks for a bare name where libraries are.
-        is_bare = name in ("LD_AUDIT", "LD_PRELOAD")
-        kept = [entry for entry in entries if os.path.isabs(entry) or (is_bare and entry and "/" not in entry)]
+        kept = [entry for entry in entries if os.path.isabs(entry) or _is_found_by_loader(name, entry)]
+        if name == "PYTHONHOME" and kept != entries:
+            # It is PREFIX:EXEC_PREFIX, and one of them alone would mean both.
+            kept = []
         # Without a value PATH means the working folder, too.
         value = ":".join(kept) or (os.defpath if name == "PATH" else "")
         if kept != entries and value != environ.get(name, value):
@@ -73,11 +75,23 @@ def absolute_entries(environ: "Mapping[str, str]") -> "dict[str, str]":
     return changed
 
 
+def _is_found_by_loader(name: str, entry: str) -> bool:
+    """Return whether the loader looks for an entry that is no absolute path elsewhere than in the working folder."""
+    if name.startswith("LD_") and _ORIGIN.match(entry):
+        # The folder of the program; the loader of musl takes the word for the name of a folder.
+        return "CS_GNU_LIBC_VERSION" in os.confstr_names
+    # A bare name is looked for where libraries are.
+    return name in ("LD_AUDIT", "LD_PRELOAD") and entry != "" and "/" not in entry
+
+
 def write_copy(content: bytes, sha256: str, source: str, folder: str) -> str:
     """Write the content to a file that no other user can change, and return its path. Raises SystemExit.
 
     ``source``: the origin of the content, for messages. ``folder``: as on the command line.
     """
+    reason = refusal_of_number()
+    if reason:
+        raise _refusal(reason)
     if sys.version_info[:2] < _OLDEST_PYTHON:
         version = ".".join(map(str, sys.version_info[:2]))
         raise _refusal(f"needs Python 3.10 or newer, and {sys.executable} is {version}; name a newer one with --python")
@@ -162,6 +176,17 @@ def trusted_users(path: str = "/", owners: "Collection[int]" = ()) -> "set[int]"
         return {0, os.geteuid(), *owners}
     as_root = set() if _is_below_open(path) else {_NOBODY}
     return {0, os.geteuid()} | {*owners} - {_NOBODY} | as_root
+
+
+def refusal_of_number() -> str:
+    """Return why this process cannot tell its own files from those of other users; empty: it can."""
+    if os.geteuid() != _NOBODY or not _has_own_numbers():
+        return ""
+    return (
+        f"cannot tell its files from those of others: this process is user {_NOBODY} in a container with own numbers of"
+        " users (/proc/self/uid_map), where the kernel shows each user whom the container does not have as that one;"
+        " start it as another user of the container"
+    )
 
 
 def _has_own_numbers() -> bool:

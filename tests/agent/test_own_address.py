@@ -17,6 +17,9 @@ ROUTES = {
 }
 
 
+_REAL_ROUTE_TO = agent_main._route_to
+
+
 @pytest.fixture(autouse=True)
 def kernel_double(monkeypatch: pytest.MonkeyPatch) -> None:
     """A double of the kernel's routes: they cannot be changed here."""
@@ -50,3 +53,9 @@ def test_without_any_route_the_first_peer_is_named() -> None:
     with pytest.raises(SeatrialError, match=r"has no route to 192\.0\.2\.1, another node of this job"):
         agent_main._address(["192.0.2.1", "2001:db8::1"], needed=True)
     assert agent_main._address(["192.0.2.1"], needed=False) == ""
+
+
+@pytest.mark.parametrize("peer", ["a" * 64, "node1..cluster"])
+def test_a_name_that_no_resolver_takes_is_no_bug(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_main, "_route_to", _REAL_ROUTE_TO)
+    assert agent_main._address([peer, "127.0.0.1"], needed=False) == ""

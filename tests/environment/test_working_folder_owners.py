@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from seatrial import start
 from seatrial.environment import working_folder
-from seatrial.environment.working_folder import FolderTrust, refusal, script_of, trust_here
+from seatrial.environment.working_folder import FolderTrust, refusal, require_own_number, script_of, trust_here
+from seatrial.errors import RequestError
+from seatrial.targets.ssh import connection
 
 _NOBODY = FolderTrust()
 
@@ -218,6 +221,59 @@ def _as_overflow(real: Callable[..., os.stat_result], as_it_is: Path) -> Callabl
         return os.stat_result(status)
 
     return status_of
+
+
+@pytest.mark.parametrize(
+    ("numbers", "user", "is_refused"),
+    [
+        ("0 100000 65536", _OVERFLOW, True),
+        (f"{_OVERFLOW} 1000 1", _OVERFLOW, True),
+        ("", _OVERFLOW, True),  # a namespace without any numbers
+        ("0 0 65536", _OVERFLOW, True),
+        (f"0 0 {2**32 - 1}", _OVERFLOW, False),
+        ("0 100000 65536", 1000, False),
+        ("0 100000 65536", 0, False),
+    ],
+)
+def test_the_user_as_which_a_container_shows_all_others_is_refused(
+    numbers: str, user: int, is_refused: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbor's file would count as ours."""
+    _with_numbers(numbers, folder, monkeypatch)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert bool(start.refusal_of_number()) == is_refused
+    raises = pytest.raises(RequestError, match=r"seatrial cannot tell .* user 65534 .*uid_map.*; start .* another user")
+    with raises if is_refused else nullcontext():
+        require_own_number()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("-m", "seatrial", "run", "--dry-run"), (2, "Error: seatrial cannot tell its files")),
+        (("-m", "seatrial", "plan", "show", "smoke"), (2, "Error: seatrial cannot tell its files")),
+        (("-m", "seatrial", "--version"), (0, "")),
+        (("-m", "seatrial.agent.agent_main"), (2, "seatrial agent: seatrial cannot tell its files")),
+        (
+            ("-m", "seatrial.agent.mpi_rank", "any", "R", "L", "a:1"),
+            (2, "seatrial agent refuses: seatrial cannot tell its"),
+        ),
+        ((start.__file__, "0" * 64, "-", start.__file__), (3, "Error: the bundle cannot tell its files from those")),
+        (("-Esuc", connection._BOOT), (3, f"{connection.STARTED}\nError: the bundle cannot tell its files from those")),
+    ],
+    ids=["run", "plan", "version", "agent", "mpirun", "start", "ssh"],
+)
+def test_each_way_to_start_refuses_it(argv: tuple[str, ...], said: tuple[int, str], tmp_path: Path) -> None:
+    inside = ["unshare", "-U", f"--map-user={_OVERFLOW}", f"--map-group={_OVERFLOW}", sys.executable, *argv]
+    environ = {"TMPDIR": str(tmp_path), "SEATRIAL_FOLDER": "{}"}
+    by_ssh = "".join(f"{line}\n" for line in connection.feed_of({"module": ["x"], "env": {}}).lines)
+    done = subprocess.run(
+        inside, cwd=tmp_path, env=environ, input=by_ssh, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr[: len(said[1])]) == said, done.stderr
+    assert done.stderr[len(said[1]) :].count("\n") == bool(said[1]), "one sentence"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.nightly

@@ -61,8 +61,6 @@ def test_an_invalid_host_is_refused(word: str) -> None:
         ("a user=-x", "user='-x' is no user name"),
         ("a port=70000", "port=70000: write a number"),
         ("`x`", "'`x`' is no host"),
-        ("a..b", "'a..b' is no host"),
-        (f"me@{'a' * 64}.b:4", "is no host"),
         ("\xff\x00", "is no host"),
     ],
 )
@@ -71,6 +69,12 @@ def test_a_wrong_line_is_named_by_its_number(line: str, words: str, tmp_path: Pa
         parse(f"# first\ngood\n{line}\n", tmp_path)
     assert f"{tmp_path}/hosts.txt, line 3: " in str(refused.value)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("alias", ["a" * 64, f"{'a' * 64}.b", "a..b"])
+def test_aliases_of_ssh_may_be_names_that_no_resolver_takes(alias: str, tmp_path: Path) -> None:
+    assert hosts_of(f"me@{alias}:4", None) == (Host(name=alias, user="me", slots=4),)
+    assert parse(f"{alias}\n", tmp_path) == (Host(name=alias),)
 
 
 def test_an_empty_or_huge_file_is_refused(tmp_path: Path) -> None:

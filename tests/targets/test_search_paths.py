@@ -63,6 +63,12 @@ def rendered(target: str, detail: object, keep: str = "/shared", python: str = s
         ("PATH", "", os.defpath),
         ("PYTHONUSERBASE", "up:here", ""),
         ("PYTHONHOME", ".", ""),
+        ("PYTHONHOME", "rel:/abs", ""),  # /abs alone would mean both
+        ("PYTHONHOME", "/abs:rel", ""),
+        ("LD_LIBRARY_PATH", "$ORIGIN/../lib::${ORIGIN}:$LIB/x", "$ORIGIN/../lib:${ORIGIN}"),
+        ("LD_LIBRARY_PATH", "${ORIGIN:$ORIGINAL/lib:x/$ORIGIN", ""),
+        ("LD_PRELOAD", "$ORIGIN/libx.so y/z.so", "$ORIGIN/libx.so"),
+        ("PATH", "$ORIGIN/bin:/bin", "/bin"),
         ("CPATH", ":/usr/local/cuda/include", "/usr/local/cuda/include"),
         ("LIBRARY_PATH", "/a:", "/a"),
     ],
@@ -73,11 +79,25 @@ def test_entries_that_mean_the_working_folder_are_left_out(name: str, value: str
 
 @pytest.mark.parametrize(
     "kept",
-    [{"PYTHONPATH": "/a:/b"}, {"PYTHONPATH": ""}, {"LD_PRELOAD": "libx.so /y.so"}, {"PYTHONUSERBASE": "/a:b"}, {}],
+    [
+        {"PYTHONPATH": "/a:/b"},
+        {"PYTHONPATH": ""},
+        {"PYTHONHOME": "/a:/b"},
+        {"LD_PRELOAD": "libx.so /y.so"},
+        {"LD_PRELOAD": "${ORIGIN}/../lib/x.so"},
+        {"LD_LIBRARY_PATH": "$ORIGIN/../lib:/a"},
+        {"PYTHONUSERBASE": "/a:b"},
+        {},
+    ],
     ids=str,
 )
 def test_other_values_stay_as_they_are(kept: dict[str, str]) -> None:
     assert absolute_entries(kept) == {}
+
+
+def test_the_loader_of_musl_takes_origin_for_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(os.confstr_names, "CS_GNU_LIBC_VERSION")
+    assert absolute_entries({"LD_LIBRARY_PATH": "$ORIGIN/lib:/a"}) == {"LD_LIBRARY_PATH": "/a"}
 
 
 @pytest.mark.parametrize("path", [":/nowhere", "lib", "/nowhere::/none", "."])
@@ -157,6 +177,29 @@ def test_an_agent_of_mpirun_begins_again_before_it_enters_a_folder(monkeypatch: 
     with pytest.raises(SystemExit):
         mpi_rank.main()
     assert [environ["LD_LIBRARY_PATH"] for environ in begun] == ["/opt/lib"]
+
+
+def test_it_begins_again_only_once(tmp_path: Path) -> None:
+    """A module that Python loads at each start can set the entry each time."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['LD_LIBRARY_PATH'] = '/opt/lib:'\n")
+    place = json.dumps({"path": str(tmp_path), "owners": [], "open": False})
+    environ = {"PYTHONPATH": str(tmp_path), "SEATRIAL_FOLDER": place, "HOME": str(tmp_path)}
+    argv = [sys.executable, "-m", "seatrial.agent.mpi_rank", "any", "NO_RANK", "NO_LOCAL_RANK", "a:1"]
+    done = subprocess.run(argv, cwd="/", env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr.startswith("seatrial agent: the launcher has not set NO_RANK")
+
+
+def test_afterwards_it_goes_on_without_these_entries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib:")
+    monkeypatch.setenv("SEATRIAL_BEGUN_AGAIN", "yes")
+    monkeypatch.setenv("SEATRIAL_FOLDER", json.dumps({"path": str(tmp_path), "owners": [], "open": False}))
+    monkeypatch.setattr(sys, "argv", ["", "any", "NO_RANK", "NO_LOCAL_RANK", "a:1"])
+    monkeypatch.delattr(os, "execve")
+    with pytest.raises(SystemExit):
+        mpi_rank.main()
+    assert os.environ["LD_LIBRARY_PATH"] == "/opt/lib"
+    assert "SEATRIAL_BEGUN_AGAIN" not in os.environ
 
 
 @pytest.mark.parametrize("kind", ["openmpi", "mpich", "intel"])

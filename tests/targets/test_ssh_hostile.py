@@ -154,6 +154,31 @@ def test_a_folder_of_a_neighbor_is_not_entered(
     assert Path.cwd() == (folder if enters else Path.home())
 
 
+def test_the_folder_that_is_judged_is_the_one_that_is_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbor exchanges a link on the way once the folder is open."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("theirs", "other"):
+        (tmp_path / name / "job").mkdir(parents=True)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "theirs")
+    open_really, judged = os.open, list[str]()
+
+    def open_before_the_exchange(path: str, flags: int) -> int:
+        fd = open_really(path, flags)
+        link.unlink()
+        link.symlink_to(tmp_path / "other")
+        return fd
+
+    def nobody(path: str, owners: list[int]) -> set[int]:
+        judged.append(path)
+        return set()
+
+    monkeypatch.setattr(os, "open", open_before_the_exchange)
+    bootstrap._enter({"path": str(link / "job"), "owner": -1, "open": False}, nobody)
+    monkeypatch.undo()
+    assert judged == [str(tmp_path / "theirs" / "job")]
+
+
 @pytest.mark.parametrize("path", ["/nowhere:", ".", ":"])
 def test_no_library_is_loaded_from_a_folder_that_is_open_to_all(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

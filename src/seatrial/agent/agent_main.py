@@ -35,6 +35,7 @@ from seatrial.agent.guardian import guard
 from seatrial.agent.supervisor import Agent, ControlConnection
 from seatrial.environment.interface_choice import MARK, choose
 from seatrial.environment.secret_variable import take_secret
+from seatrial.environment.working_folder import require_own_number
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.probe.names import is_loopback
@@ -70,6 +71,7 @@ def main() -> None:
             raise SeatrialError(f"signal {number} ended this agent before it had joined a run.")
 
     try:
+        require_own_number()
         guard()
         raise_file_limit()  # each rank takes seven descriptors
         signal.signal(signal.SIGTERM, on_signal)
@@ -152,7 +154,7 @@ def _address(peers: list[str], *, needed: bool) -> str:
     for peer in peers:
         try:
             own_address = _route_to(peer)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # as in probe/names.py
             errors.append(f"{platform.node()} has no route to {peer}, another node of this job ({error}).")
             continue
         # A host may have an address for itself that no other host reaches.

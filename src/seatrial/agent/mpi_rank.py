@@ -18,12 +18,15 @@ import sys
 from collections.abc import Mapping
 
 from seatrial.agent.agent_main import main as serve
-from seatrial.environment.working_folder import FolderTrust, refusal
+from seatrial.environment.working_folder import FolderTrust, refusal, require_own_number
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.capacity import refuse_too_many
 from seatrial.start import absolute_entries
 
 __all__ = ["enter", "environ_of", "main", "refuse_full_host"]
+
+_BEGUN_AGAIN = "SEATRIAL_BEGUN_AGAIN"
+"""Set in a process that has begun again, which it does once."""
 
 
 def environ_of(environ: Mapping[str, str], rank_name: str, local_rank_name: str, hosts: str) -> dict[str, str]:
@@ -88,13 +91,18 @@ def enter(place: str) -> None:
 
 def main() -> None:
     """Become the agent of this rank."""
-    if "SEATRIAL_FOLDER" in os.environ:
-        if changed := absolute_entries(os.environ):
-            # The loader has read them already: this process would load libraries from the folder that it enters.
-            os.execve(sys.executable, sys.orig_argv, {**os.environ, **changed})
-        enter(os.environ.pop("SEATRIAL_FOLDER"))
-    counted, rank_name, local_rank_name, hosts = sys.argv[1:]
     try:
+        require_own_number()
+        if "SEATRIAL_FOLDER" in os.environ:
+            changed = absolute_entries(os.environ)
+            has_begun_again = os.environ.pop(_BEGUN_AGAIN, "") != ""
+            if changed and not has_begun_again:
+                # The loader has read them already: this process would load libraries from the folder that it enters.
+                os.execve(sys.executable, sys.orig_argv, {**os.environ, **changed, _BEGUN_AGAIN: "yes"})
+            # Python itself may set them at each start (sitecustomize).
+            os.environ.update(changed)
+            enter(os.environ.pop("SEATRIAL_FOLDER"))
+        counted, rank_name, local_rank_name, hosts = sys.argv[1:]
         place = environ_of(os.environ, rank_name, local_rank_name, hosts)
         refuse_full_host(counted, place, hosts)
         os.environ.update(place)

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.cli.command import Command, options_of
+from seatrial.environment.working_folder import require_own_number
 from seatrial.errors import RequestError
 
 
 def run_command(command: Command, typed: Mapping[str, Any], environ: Mapping[str, str], *, debug: bool) -> int:
     """Run the command; return its exit code. ``typed``: the values of the options that were typed, by their names."""
+    require_own_number()
     if not command.sources_of:
         return command.run({**defaults(command), **typed}, debug=debug)
     # It loads the targets, which other commands do without.

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from seatrial.errors import RequestError
 from seatrial.files import mounted_by, owner_of_new_files
-from seatrial.start import trusted_users
+from seatrial.start import refusal_of_number, trusted_users
 
 _MAX_LINKS = 40
 """The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
@@ -29,6 +30,12 @@ class FolderTrust:
     """Other users who own one of them, or a folder above."""
     is_open: bool = False
     """All users can put files there."""
+
+
+def require_own_number() -> None:
+    """Raise RequestError where files of any other user could count as ours."""
+    if reason := refusal_of_number():
+        raise RequestError(f"seatrial {reason}.")
 
 
 def script_of(argv: Sequence[str]) -> str:

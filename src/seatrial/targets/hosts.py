@@ -46,10 +46,8 @@ QUEUE_TIMEOUT = Option(
 _MAX_BYTES = 1 << 20
 _MAX_NODES = 8192
 _NAME = "[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
-# Python's resolver raises UnicodeError for a label that is empty or has more than 63 characters.
-_HOST_NAME = rf"(?![^:]*(?:\.\.|[^.:]{{64}})){_NAME}"
 # An IPv6 address is in brackets, because a colon precedes the number of processes.
-_HOST = rf"(?:(?P<user>{_NAME})@)?(?:(?P<name>{_HOST_NAME})|\[(?P<v6>[0-9A-Fa-f:.]+)\])(?::(?P<slots>[0-9]+))?"
+_HOST = rf"(?:(?P<user>{_NAME})@)?(?:(?P<name>{_NAME})|\[(?P<v6>[0-9A-Fa-f:.]+)\])(?::(?P<slots>[0-9]+))?"
 _KEYS = {"slots": "slots", "max_slots": "", "max-slots": "", "user": "user", "port": "port"}
 """Key after a host in a file -> field of Host; empty: a key of Open MPI that is ignored."""
 

@@ -71,7 +71,8 @@ def _enter(folder: dict[str, Any], trusted_users: Callable[[str, list[int]], set
         try:
             status = os.fstat(fd)
             is_open = status.st_mode & 0o002 and not folder["open"]
-            trusted = trusted_users(os.path.realpath(folder["path"]), [folder["owner"]])
+            # Its path as it is now: who can exchange a link on the way must not have another folder looked at.
+            trusted = trusted_users(os.path.realpath(f"/proc/self/fd/{fd}"), [folder["owner"]])
             if status.st_uid in trusted and not is_open:
                 os.fchdir(fd)
         finally:
