@@ -101,3 +101,13 @@ def test_what_to_try_names_the_namespace() -> None:
     complaint = "Unable to connect to the server: dial tcp 10.0.0.1:443: i/o timeout"
     assert str(refusal("job", _kubectl("ml"), complaint)).endswith("; make sure that /opt/kubectl -n ml get pods works")
     assert str(refusal("job", _kubectl(None), complaint)).endswith("; make sure that /opt/kubectl get pods works")
+
+
+def test_a_namespace_that_is_not_there_is_named_once() -> None:
+    complaint = 'Error from server (NotFound): namespaces "nlp" not found'
+    create = "create it (/opt/kubectl create namespace nlp) or name another."
+    assert (
+        str(refusal("job", _kubectl("nlp"), complaint)) == f"--namespace nlp: this namespace does not exist; {create}"
+    )
+    said = f"the namespace of your context, nlp: this namespace does not exist; {create}"
+    assert str(refusal("job", _kubectl(None), complaint)) == said

@@ -31,9 +31,7 @@ def refusal(target: str, kubectl: Kubectl, complaint: str) -> SeatrialError:
     if "doesn't have a resource" in text:
         return _missing_kind(target)
     if gone := re.search(r'namespaces? "([^"]{1,80})" not found', complaint):
-        origin = (
-            f"--namespace {gone[1]}" if kubectl.namespace is not None else f"the namespace of your context, {gone[1]}"
-        )
+        origin = "the namespace of your context," if kubectl.namespace is None else "--namespace"
         create = kubectl.command_line("create", "namespace", gone[1])
         return RequestError(f"{origin} {gone[1]}: this namespace does not exist; create it ({create}) or name another.")
     if "exceeded quota" in text:
