@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_streams import RUN, healthy, lines_of, node_lost, second_generation
+from event_streams import RUN, Stream, healthy, lines_of, node_lost, second_generation
 from fake_checks import fake_load
 
 from seatrial.errors import RequestError
@@ -145,3 +145,74 @@ def test_files_of_nodes_without_the_controllers_are_read(tmp_path: Path) -> None
     of_node = [event for event in events if event["src"] in ("node1", "rank1.0")]
     write(tmp_path / "node1.events", of_node)
     assert read_events([tmp_path]) == (of_node, 0)
+
+
+def device_error() -> list[dict[str, Any]]:
+    """A trial in which rank 1, on node 1, reports that its device failed."""
+    stream = Stream(3, nodes=3).until("collectives")
+    stream.error(1, "device", "CUDA error: uncorrectable ECC error", "collectives/x")
+    stream.trouble({"rank": 1, "how": "error", "detail": "device"}, waiting=(0, 2))
+    stream.kill(0, 1, 2)
+    return stream.close(ranks=False).events
+
+
+@pytest.mark.parametrize(
+    ("sources", "changed"),
+    [
+        (("rank1.0",), {"t": 9.0}),
+        (("node1", "rank1.0"), {"t": 9.0}),
+        (("rank1.0",), {"cause": "fabric"}),
+        (("node1",), {"run": "another", "kind": "run", "job": {}, "plan": {}}),
+        (("node1", "rank1.0"), {"run": "another"}),
+        (("rank1.0",), {"seq": "0"}),
+    ],
+)
+def test_the_file_of_a_node_takes_back_nothing_of_its_own(
+    sources: tuple[str, ...], changed: dict[str, Any], tmp_path: Path
+) -> None:
+    """The controller heard it over the connection of that node; two events of one number would both be dropped."""
+    events = device_error()
+    write(tmp_path / "controller.events", events)
+    blamed = judged(tmp_path).findings[0].culprit
+    assert blamed.ranks == (1,)
+    own = [event for event in events if event["src"] in sources]
+    write(tmp_path / "node1.events", [{**event, **changed} for event in own])
+    later = judged(tmp_path)
+    assert (later.verdict.status, later.findings[0].culprit) == ("FAIL", blamed)
+    assert any(f"{len(own)} lines were cut or changed" in gap for gap in later.trial.missing)
+
+
+def test_the_file_of_a_node_may_repeat_what_the_controller_has(tmp_path: Path) -> None:
+    events = device_error()
+    write(tmp_path / "controller.events", events)
+    write(tmp_path / "node1.events", events)
+    write(tmp_path / "copy.events", events)
+    assert read_events([tmp_path]) == (events, 0)
+
+
+@pytest.mark.parametrize("name", ["node01.events", "node1-2.events", "a.events", "controller.jsonl", "NODE1.events"])
+def test_beside_the_controllers_record_no_other_name_counts_as_one(name: str, tmp_path: Path) -> None:
+    """An agent chooses the names of what is fetched from its folder."""
+    events = node_lost("lost").events
+    folder, fetched = tmp_path / "run", tmp_path / "fetched"
+    for made in (folder, fetched):
+        made.mkdir()
+    write(folder / "controller.events", events)
+    blamed = judged(folder).findings[0].culprit
+    seq = max(event["seq"] for event in events if event["src"] == "rank0.0") + 1
+    said = {"cause": "device", "type": "E", "message": "CUDA error", "stack": "", "phase": "collectives/all_reduce"}
+    head = {"run": RUN, "src": "rank0.0", "seq": seq, "t": events[-1]["t"], "gen": 0, "rank": 0, "step": 2}
+    write(fetched / name, [{**head, "kind": "error", **said}])
+    assert read_events([folder, fetched]) == (events, 1)
+    (fetched / name).rename(folder / name)
+    assert read_events([folder]) == (events, 1)
+    assert judged(folder).findings[0].culprit == blamed
+    messages, damaged = read_events([folder / "controller.events", folder / name])
+    assert (len(messages), damaged) == (len(events) + 1, 0), "a person who names a file says that it counts"
+
+
+def test_files_without_events_may_lie_in_the_folder_of_a_run(tmp_path: Path) -> None:
+    events = healthy().events
+    write(tmp_path / "controller.events", events)
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 1.5}\n')
+    assert read_events([tmp_path]) == (events, 0)

@@ -46,7 +46,7 @@ def conclude(messages: Iterable[Mapping[str, Any]], *, damaged: int = 0, load: L
 
     Args:
         messages: the events, in any order.
-        damaged: the number of lines that were cut or changed, or are not of the node that their file is of.
+        damaged: the number of lines that were cut or changed, or stand in a file that may not say so.
         load: returns a check by its name, or raises KeyError. Default: that of ``checks/registry.py``.
     """
     trial = fold(messages, damaged_lines=damaged)

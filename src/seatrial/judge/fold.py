@@ -37,12 +37,12 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
     conflicts: set[tuple[str, str, int]] = set()
     for message in messages:
         try:
-            run, src, seq = _identity(message)
+            run, src, seq = identity(message)
         except DamageError as error:
             damage[str(error)] += 1
             continue
         first = runs[run].setdefault((src, seq), message)
-        if first is not message and not _same(first, message):
+        if first is not message and not is_same(first, message):
             conflicts.add((run, src, seq))
     begun = sorted(run for run, events in runs.items() if any(event["kind"] == "run" for event in events.values()))
     for run, src, seq in sorted(conflicts):
@@ -69,7 +69,7 @@ def fold(messages: Iterable[Mapping[str, Any]], *, damaged_lines: int = 0) -> Tr
         missing.append(f"{damage.total()} damaged events: {reasons}")
     missing += [mixed for mixed in (_device_types(reader), _backends(reader), _unlike_inventory(reader)) if mixed]
     if damaged_lines:
-        missing.append(f"{damaged_lines} lines were cut or changed, or stand in the file of a node that may not say so")
+        missing.append(f"{damaged_lines} lines were cut or changed, or stand in a file that may not say so")
     return _trial(run, reader, tuple(missing))
 
 
@@ -112,7 +112,8 @@ def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence
     )
 
 
-def _identity(message: Any) -> tuple[str, str, int]:
+def identity(message: Any) -> tuple[str, str, int]:
+    """Return the run, the source, and the number there of an event. Raises DamageError."""
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise DamageError("not an event")
     try:
@@ -126,7 +127,8 @@ def _identity(message: Any) -> tuple[str, str, int]:
     return run, src, seq
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two events with one identity are copies."""
     try:
         return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
     except (TypeError, ValueError, RecursionError):

@@ -1,11 +1,14 @@
 """Reading the events of a recorded trial: event files, the folder of a run, or raw logs that contain its events.
 
 The file of an agent, ``nodeN.events``, comes from its node: it counts for that node and its ranks only, as the agent's
-connection does during the trial. Every other file counts as the controller's record.
+connection does during the trial, and only for what the controller has no other event of. Beside ``controller.events``
+no other file of a folder counts, whatever its name. Files that a person names, and those of a folder without that one,
+count as the controller's record.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import stat
 from collections.abc import Mapping, Sequence
@@ -15,11 +18,15 @@ from typing import Any
 from seatrial import __version__
 from seatrial.errors import RequestError
 from seatrial.files import open_to_read
+from seatrial.judge.fold import identity, is_same
 from seatrial.protocol.events import SCHEMA
+from seatrial.protocol.fields import DamageError
 from seatrial.protocol.wire import Decoder
 
 _MAX_BYTES = 1 << 30
 _SUFFIXES = (".events", ".jsonl")
+RECORD = "controller.events"
+"""The file of the controller, in the folder of a run."""
 _FILE_OF_NODE = re.compile(r"node(0|[1-9][0-9]{0,8})\.(?:events|jsonl)")
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 
@@ -33,12 +40,12 @@ class ProgramEventsError(RequestError):
 
 
 def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
-    """Return all messages and the number of damaged lines; messages that are not of the node of their file are damage.
+    """Return all messages and the number of damaged lines; messages that their file may not say are damage.
 
-    One decoder for all files but those of nodes: a log may be cut between two parts.
+    One decoder for all files of the controller: a log may be cut between two parts.
     """
     messages: list[dict[str, Any]] = []
-    of_nodes: list[tuple[int, dict[str, Any]]] = []
+    of_others: list[tuple[int | None, dict[str, Any]]] = []
     damaged = 0
     bytes_left = _MAX_BYTES
 
@@ -48,40 +55,72 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
         return True
 
     shared = Decoder(may_decode)
-    for path in paths:
-        for file in _files(path):
-            found = _FILE_OF_NODE.fullmatch(file.name)
-            decoder = Decoder(may_decode) if found else shared
-            try:
-                # The owner of the folder may have put a link there since it was listed.
-                with open_to_read(file, follows_links=file is path) as text:
-                    # A file may grow meanwhile, and some claim a size that their text does not have.
-                    while line := text.readline(bytes_left + 1):
-                        message = decoder.line(line)
-                        cost_bytes = len(line) if message is None else max(len(line), decoder.kept_bytes)
-                        may_decode(cost_bytes)
-                        bytes_left -= cost_bytes
-                        if message is not None and found:
-                            of_nodes.append((int(found[1]), message))
-                        elif message is not None:
-                            messages.append(message)
-            except OSError as error:
-                raise RequestError(f"{file}: cannot be read ({error.strerror or error}).") from error
-            damaged += decoder.damaged if found else 0
-    nodes = _nodes_of_ranks(messages)
-    own = [message for node, message in of_nodes if _is_of_node(message, node, nodes)]
-    messages += own
+    listed = [(file, file is path) for path in paths for file in _files(path)]
+    has_record = any(file.name == RECORD for file, _ in listed)
+    for file, is_named in listed:
+        found = _FILE_OF_NODE.fullmatch(file.name)
+        is_record = not found and (is_named or not has_record or file.name == RECORD)
+        decoder = shared if is_record else Decoder(may_decode)
+        try:
+            # The owner of the folder may have put a link there since it was listed.
+            with open_to_read(file, follows_links=is_named) as text:
+                # A file may grow meanwhile, and some claim a size that their text does not have.
+                while line := text.readline(bytes_left + 1):
+                    message = decoder.line(line)
+                    cost_bytes = len(line) if message is None else max(len(line), decoder.kept_bytes)
+                    may_decode(cost_bytes)
+                    bytes_left -= cost_bytes
+                    if message is not None and is_record:
+                        messages.append(message)
+                    elif message is not None:
+                        of_others.append((int(found[1]) if found else None, message))
+        except OSError as error:
+            raise RequestError(f"{file}: cannot be read ({error.strerror or error}).") from error
+        damaged += 0 if is_record else decoder.damaged
+    run_events = [message for message in messages if message.get("kind") == "run"]
+    added, refused = _may_say(of_others, messages)
+    messages += added
     names = ", ".join(map(str, paths))
     if not messages:
         raise RequestError(f"{names}: no events of seatrial; give *.events files or logs of the trial.")
-    run_events = [message for message in messages if message.get("kind") == "run"]
     _refuse_other_runs(names, run_events, messages)
     runs = sorted({str(event.get("run")) for event in run_events})
     if len(runs) > 1:
         raise RequestError(
             f"{names}: events of {len(runs)} runs ({', '.join(map(repr, runs[:4]))}); give those of a single run."
         )
-    return messages, shared.damaged + damaged + len(of_nodes) - len(own)
+    return messages, shared.damaged + damaged + refused
+
+
+def _may_say(
+    of_others: Sequence[tuple[int | None, dict[str, Any]]], record: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], int]:
+    """Return what others add to the controller's record, and how many messages they may not say.
+
+    Of two events with one number the judge keeps neither, so nobody else may give a number again that the controller
+    has: it heard that event over the connection of its node. ``of_others``: each with the node of its file.
+    """
+    known: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for message in record:
+        with contextlib.suppress(DamageError):
+            known.setdefault(identity(message), message)
+    runs = {run for run, _, _ in known}
+    nodes = _nodes_of_ranks(record)
+    added: list[dict[str, Any]] = []
+    refused = 0
+    for node, message in of_others:
+        try:
+            key = identity(message)
+        except DamageError:
+            refused += 1
+            continue
+        if key in known:
+            refused += not is_same(known[key], message)
+        elif node is not None and (not runs or key[0] in runs) and _is_of_node(message, node, nodes):
+            added.append(message)
+        else:
+            refused += 1
+    return added, refused
 
 
 def _nodes_of_ranks(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], int]:
@@ -113,7 +152,7 @@ def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: l
     jobs = [event.get("job") for event in run_events]
     if jobs and all(isinstance(job, dict) and "argv" in job for job in jobs):
         asked = any(message.get("kind") == "stack" for message in messages)
-        places = " Where the ranks were: lines of kind note and stack of controller.events." if asked else ""
+        places = f" Where the ranks were: lines of kind note and stack of {RECORD}." if asked else ""
         raise ProgramEventsError(
             f"{names}: these are the events of seatrial train or launch, and only a trial (seatrial run) is judged;"
             f" the output of the ranks is in the files rank*.log of that folder.{places}",

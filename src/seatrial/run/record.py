@@ -18,6 +18,7 @@ from seatrial.files import create, open_to_append
 from seatrial.protocol.events import EndEvent, NoteEvent, Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import encode
+from seatrial.report.recorded_events import RECORD
 
 
 def new_folder(out: Path) -> tuple[str, Path]:
@@ -43,7 +44,7 @@ class Recorder:
 
     def __init__(self, run: str, folder: Path) -> None:
         self.events: list[dict[str, Any]] = []
-        self.path = folder / "controller.events"
+        self.path = folder / RECORD
         # Ranks on this host could read it in /proc, and with it prove lines of this log or be another node.
         self._token = take_secret("SEATRIAL_TOKEN") or ""
         self._run = run
