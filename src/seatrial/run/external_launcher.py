@@ -314,7 +314,7 @@ def _key(identity: Identity, environ: Mapping[str, str]) -> str:
 def _starter() -> int:
     """Return the process that started the ranks: hydra's helper, from which a shell may lead here, or the parent.
 
-    0: it cannot be seen, as each rank has a process namespace of its own, perhaps with an init.
+    0: it cannot be seen, as each rank has a separate process namespace, perhaps with an init.
     """
     pid = os.getppid()
     while pid > 1:
