@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Measurement
-from seatrial.evidence.statistics import compare_rates
 
 SEED = 20
 NUM_RANKS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128, 1024, 32768)

@@ -105,14 +105,15 @@ def test_of_two_ranks_the_slower_is_named_beyond_the_ratio_only() -> None:
     assert len(CHECK.judge(fleet([20, 9.9]), ONE).absent) == 1
 
 
-@pytest.mark.parametrize("first", [[25.0, 25, 12, 12], [25.0] * 4 + [12.0] * 4, [55.0, 55, 40, 5]])
-def test_half_of_the_devices_of_a_host_that_are_slow_are_named(first: list[float]) -> None:
+@pytest.mark.parametrize("first", [[25.0, 25, 12, 12], [26.0] * 4 + [19.5] * 4, [55.0, 55, 40, 5]])
+def test_half_of_the_devices_of_a_host_that_are_slow_are_no_full_pass(first: list[float]) -> None:
+    """They may be wired so: nobody is named, and the report names them."""
     one_host = dict.fromkeys(range(8), "10.0.0.1")
-    slow = {(rank,) for rank, value in enumerate(first) if value < first[0] / 1.2}
-    whole = replace(fleet(first, device_type="cuda"), places_of_nodes=one_host)
-    again = {rank: first[rank] for rank in suspects(whole, ONE)}
-    ruling = CHECK.judge(replace(fleet(first, again, device_type="cuda"), places_of_nodes=one_host), ONE)
-    assert {(each.severity, *each.culprit.ranks) for each in ruling.findings} == {("fail", *ranks) for ranks in slow}
+    ruling = CHECK.judge(replace(fleet(first, device_type="cuda"), places_of_nodes=one_host), ONE)
+    assert (ruling.findings, ruling.absent) == ((), ())
+    slow = [f"rank {rank}" for rank, value in enumerate(first) if value < first[0] / 1.2]
+    (text,) = [text for text in ruling.unjudged if "device of" in text]
+    assert text.endswith(f"{slow[-2]} and {slow[-1]} and the others: the values lie too far apart to compare")
 
 
 def test_two_hosts_far_apart_are_no_full_pass() -> None:
@@ -122,7 +123,7 @@ def test_two_hosts_far_apart_are_no_full_pass() -> None:
     ruling = CHECK.judge(apart, ONE)
     assert (ruling.findings, ruling.absent) == ((), ())
     named = "copy_gbps device of rank 4, rank 5, rank 6 and rank 7"
-    assert f"{named} and the other host: the values lie too far apart to compare" in ruling.unjudged
+    assert f"{named} and the others: the values lie too far apart to compare" in ruling.unjudged
     assert not CHECK.judge(apart, replace(ONE, min_copy_gbps=10)).unjudged, "the limit of the user needs no other rank"
 
 

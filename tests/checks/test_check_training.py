@@ -308,11 +308,10 @@ def test_one_host_of_four_hides_no_straggler() -> None:
 
 
 def test_a_straggler_is_compared_with_its_own_host_first() -> None:
-    """Ranks 0 and 1 are on one host; the other one claims to be as slow as the slow one of them."""
-    slow = {1: 0.050, 2: 0.050, 3: 0.050}
-    assert {0, 1} <= set(suspects(trained(4, compute_s=slow), SMOKE))
-    finding = _only(judge(trained(4, compute_s=slow, alone_s={**slow, 0: 0.010}), SMOKE))
-    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+    """Ranks 0 and 1 are on one host, and the ranks of the other one are as slow as rank 1, or say so."""
+    ruling = judge(trained(4, compute_s={1: 0.050, 2: 0.050, 3: 0.050}), SMOKE)
+    assert not ruling.findings
+    assert ruling.unjudged == ("compute_s of rank 1 and the others: the values lie too far apart to compare",)
 
 
 def test_two_hosts_far_apart_are_no_full_pass() -> None:
@@ -320,7 +319,7 @@ def test_two_hosts_far_apart_are_no_full_pass() -> None:
     ruling = judge(apart, SMOKE)
     assert not ruling.findings
     assert ruling.unjudged == (
-        "compute_s of rank 2 and rank 3 and the other host: the values lie too far apart to compare",
+        "compute_s of rank 2 and rank 3 and the others: the values lie too far apart to compare",
     )
     assert not judge(replace(apart, device_type="cuda"), SMOKE).unjudged, "on a GPU a slow rank only warns"
 

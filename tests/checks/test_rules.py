@@ -83,8 +83,9 @@ def test_the_fleet_rules_are_those_of_the_judge(device_type: str, shown: str) ->
     ratio = 2.0 if device_type == "cpu" else 1.2
     assert f"{ratio} ({shown})" in spread.partition("at most ratio")[2]
     distance = 5.0 if device_type == "cpu" else 1.0
-    for size, limit in ((distance, 100 + 6 * 1.4826 * distance), (50.0, 100 * ratio)):
-        values = {0: 100 - size, 1: 100.0, 2: 100.0, 3: 100 + size, 4: 100 + size}
+    near = {0: 100 - distance, 1: 100.0, 2: 100.0, 3: 100 + distance, 4: 100 + distance}
+    far = {0: 50.0, 1: 50.0, 2: 100.0, 3: 100.0, 4: 100 * ratio + 1}
+    for values, limit in ((near, 100 + 6 * 1.4826 * distance), (far, 100 * ratio)):
         assert judge_fleet(values, better="low", device_type=device_type).limit == pytest.approx(limit)
 
 

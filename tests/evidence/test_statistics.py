@@ -11,13 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seatrial.evidence.findings import Limit
+from seatrial.evidence.fleets import compare_rates, judge_fleets
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import (
     FleetRates,
-    compare_rates,
     host_median,
     judge_fleet,
-    judge_fleets,
     median,
     minority,
     reference_ranks,
@@ -37,7 +36,7 @@ def test_only_the_bad_side_of_the_limit_is_an_outlier(
 ) -> None:
     ruling = judge_fleet(values, better=better, device_type=device_type)
     if ruling.limit is None:
-        assert len(values) == 1
+        assert len(values) == 1 or ruling.apart
         assert not ruling.outliers
         return
     worse = {
@@ -120,31 +119,32 @@ def test_times_are_limited_from_above() -> None:
 def test_the_spread_of_the_fleet_widens_the_limit() -> None:
     values = dict(enumerate([90.0, 95.0, 100.0, 105.0, 110.0]))
     ruling = judge_fleet(values, better="high", device_type="cuda")
-    assert ruling.limit == pytest.approx(100 / 1.2)
-    assert ruling.method == "ratio 1.2 to the median of 5, which lie far apart"
-    near = judge_fleet(
-        {rank: 100 + (value - 100) / 5 for rank, value in values.items()}, better="high", device_type="cuda"
-    )
-    assert near.limit == pytest.approx(100 - 6 * 1.4826)
-    assert near.method == "median 6 MAD and 5 % of 5"
+    assert ruling.limit == pytest.approx(100 - 6 * 1.4826 * 5)
+    assert ruling.method == "median 6 MAD and 5 % of 5"
+    far = judge_fleet({**values, 0: 80.0}, better="high", device_type="cuda")
+    assert (far.limit, far.outliers) == (pytest.approx(100 / 1.2), (0,))
+    assert far.method == "ratio 1.2 to the median of 5, which lie far apart"
 
 
 @pytest.mark.parametrize(
-    ("values", "slow"),
+    ("values", "slow", "apart"),
     [
-        ([25.0, 25, 12, 12], (2, 3)),
-        ([25.0] * 4 + [12.0] * 4, (4, 5, 6, 7)),
-        ([25.0, 25, 16, 8], (2, 3)),
-        ([55.0, 55, 40, 5], (2, 3)),
-        ([25.0, 25, 25, 22.3, 22.3, 27.7, 27.7, 5], (7,)),
-        ([25.0, 25, 22, 22], ()),
+        ([25.0, 25, 12, 12], (), (2, 3)),
+        ([25.0] * 4 + [12.0] * 4, (), (4, 5, 6, 7)),
+        ([26.0] * 4 + [19.5] * 4, (), (4, 5, 6, 7)),
+        ([25.0, 25, 16, 8], (), (2, 3)),
+        ([25.0, 25, 25, 22.3, 22.3, 27.7, 27.7, 5], (7,), ()),
+        ([25.0, 25, 22, 22], (), ()),
     ],
 )
 @pytest.mark.parametrize("better", ["high", "low"])
-def test_no_spread_hides_what_is_beyond_the_ratio(values: list[float], slow: tuple[int, ...], better: Better) -> None:
-    """Half of the devices of a host behind a slow link make a MAD as large as their difference."""
+def test_no_spread_hides_what_is_beyond_the_ratio(
+    values: list[float], slow: tuple[int, ...], apart: tuple[int, ...], better: Better
+) -> None:
+    """Half of the devices of a host, behind slow links or by design, make a MAD as large as their difference."""
     by_rank = {rank: value if better == "high" else 1 / value for rank, value in enumerate(values)}
-    assert judge_fleet(by_rank, better=better, device_type="cuda").outliers == slow
+    ruling = judge_fleet(by_rank, better=better, device_type="cuda")
+    assert (ruling.outliers, ruling.apart) == (slow, apart)
 
 
 def test_the_method_names_the_number_of_values() -> None:
@@ -234,6 +234,34 @@ def test_the_other_one_of_two_hosts_hides_no_slow_rank(lie: list[float], better:
     assert sorted(rank for ruling in rulings for rank in ruling.ranks) == sorted(values), "each is judged once"
     [ruling] = [ruling for ruling in rulings if 3 in ruling.ranks]
     assert reference_ranks(values, ruling, hosts) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "slow", "apart"),
+    [
+        # A fast rank makes its only neighbors no slow ones.
+        ([26.0, 20], [20, 20.1], (), (1,)),
+        ([26.0, 20], [20.0] * 6, (), (1,)),
+        ([25.0, 5], [25.0] * 4, (1,), ()),
+        # The host with more ranks decides, however they vary.
+        ([70.0], [94.0, 96, 98, 100, 102, 104, 106], (0,), ()),
+        ([70.0] * 2, [94.0, 96, 98, 100, 100, 102, 104, 106], (0, 1), ()),
+        (
+            [26.0, 26, 26, 26, 19.5, 19.5, 19.5, 19.5],
+            [26.0, 26, 26, 26, 19.5, 19.5, 19.5, 19.5],
+            (),
+            (*range(4, 8), *range(12, 16)),
+        ),
+    ],
+)
+def test_small_and_mixed_hosts(
+    one: list[float], other: list[float], slow: tuple[int, ...], apart: tuple[int, ...]
+) -> None:
+    values, hosts = on_hosts(one, other)
+    rulings = judge_fleets(values, better="high", device_type="cuda", hosts=hosts)
+    assert tuple(rank for ruling in rulings for rank in ruling.outliers) == slow
+    assert tuple(rank for ruling in rulings for rank in ruling.apart) == apart
+    assert sorted(rank for ruling in rulings for rank in ruling.ranks) == sorted(values), "each is judged once"
 
 
 @pytest.mark.parametrize(

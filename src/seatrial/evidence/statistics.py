@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from itertools import accumulate
 from typing import Literal
 
@@ -20,7 +19,7 @@ from seatrial.evidence.findings import Limit
 from seatrial.evidence.measurement import Measurement
 from seatrial.util.text import format_number
 
-_FEW = 3
+FEW = 3
 """Up to this many values a median is useless: of two values each is always exactly one MAD away."""
 _MAD_TO_SIGMA = 1.4826
 """In a normal distribution sigma = 1.4826 MAD."""
@@ -31,6 +30,9 @@ _EFFECT = {"cuda": 0.05, "cpu": 0.30}
 _COPIES_EFFECT = 0.10
 _CONTESTED_EFFECT = 0.10
 """Devices of one model differ by less, also where a few of them make the median and MAD uncertain."""
+_MANY = 4
+"""Where more than a quarter of the values are beyond the ratio and within the spread, a cause that they share is
+likelier than as many faults: the wiring of a host, a socket."""
 _MOST_CONTESTING = 16
 """Hosts, up to which each is left out once: of more of them one moves the median and MAD by little."""
 VOTING_HOSTS = 3
@@ -56,11 +58,11 @@ class FleetRuling:
     outliers: tuple[int, ...]
     """Ranks, ascending."""
     is_wide: bool
-    """The values lie so far apart that the ratio limits them, and not their spread."""
+    """The values lie so far apart that some are beyond the ratio and within their spread."""
     contested: Mapping[int, Contest]
     """By rank: it would be an outlier without the word of one other host."""
     apart: tuple[int, ...] = ()
-    """Ranks, ascending: beyond the ratio to those of the one other host, which may lie, and like their own host."""
+    """Ranks, ascending: beyond the ratio, but so are many, or only the one other host, which may lie, says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ class FleetRates:
 
     @property
     def apart(self) -> tuple[int, ...]:
-        """The ranks that are not comparable with the one other host, unless the user set a limit; ascending."""
+        """The ranks that are not comparable with the others, unless the user set a limit; ascending."""
         return () if any(limit.origin.startswith("user") for limit in self.limits) else self.fleet.apart
 
     @property
@@ -237,9 +239,12 @@ def judge_fleet(
 
     An outlier of up to three values is beyond a ratio to the best (GPU 1.2, CPU 2.0). From four values on it is beyond
     6 x 1.4826 x MAD from the median and beyond an effect floor (GPU 5 %, ``copies`` between devices or hosts 10 %, CPU
-    30 %): equal devices have a MAD near 0, where any noise would make an outlier. It is also beyond the ratio to the
-    median (of two in the middle the better one), however large the MAD: if half of the devices are slow, the MAD is as
-    large as their distance. An outlier is a suspect, to be measured again.
+    30 %): equal devices have a MAD near 0, where any noise would make an outlier. An outlier is a suspect, to be
+    measured again.
+
+    A wide spread hides nobody: one of few values beyond the ratio to the median (of two in the middle the better one)
+    is an outlier, too. Where these are more than a quarter of the values, none of them is: they lie ``apart``, as half
+    of the devices of a host do that are wired otherwise.
 
     Args:
         values: rate or time by rank.
@@ -252,27 +257,35 @@ def judge_fleet(
             if each rank has one vote.
     """
     kind = "cpu" if device_type == "cpu" else "cuda"
-    measured = {rank: value for rank, value in values.items() if _is_measured(value)}
+    measured = {rank: value for rank, value in values.items() if is_measured(value)}
     ordered, unmeasured = sorted(measured.values()), values.keys() - measured.keys()
     high = better == "high"
     limit, is_wide, method = None, False, "no other rank to compare with"
+    apart: set[int] = set()
     if len(ordered) < 2:
         reference = ordered[0] if ordered else math.nan
-    elif len(ordered) <= _FEW:
+    elif len(ordered) <= FEW:
         reference = min(ordered[-1], best_known) if high else ordered[0]
         limit = reference / _RATIO[kind] if high else reference * _RATIO[kind]
         best = "the best" if reference in ordered else "what its model can, which is less than the best"
         method = f"ratio {_RATIO[kind]} to {best} of {len(ordered)}"
     else:
         effect = fleet_effect(device_type, copies=copies)
-        limits = [
-            _spread_limit(measured, voters, effect, high, kind)
-            for voters in ((hosts, None) if share_cores else (hosts,))
+        spreads = [
+            _spread(measured, voters, effect, high, kind) for voters in ((hosts, None) if share_cores else (hosts,))
         ]
-        reference, limit, method, is_wide = max(limits, key=lambda each: -each[1] if high else each[1])
-    slow: set[int] = set()
-    if limit is not None:
-        slow = {rank for rank, value in measured.items() if (value < limit if high else value > limit)}
+        spread = max(spreads, key=lambda each: -each.limit if high else each.limit)
+        farthest = (min if high else max)(each.farthest for each in spreads)
+        reference, limit, method = spread.reference, spread.limit, spread.method
+        beyond = _beyond(measured, farthest, high=high) - _beyond(measured, limit, high=high)
+        is_wide = bool(beyond)
+        if len(beyond) > 1 and len(beyond) * _MANY > len(measured):
+            apart = beyond
+            limit = limit if limit > 0 else None
+        elif beyond:
+            reference = farthest * _RATIO[kind] if high else farthest / _RATIO[kind]
+            limit, method = farthest, f"ratio {_RATIO[kind]} to the median of {len(measured)}, which lie far apart"
+    slow = set() if limit is None else _beyond(measured, limit, high=high)
     are_like = hosts is not None and not (
         share_cores and len(set(Counter(map(hosts.__getitem__, measured)).values())) > 1
     )
@@ -286,49 +299,7 @@ def judge_fleet(
         outliers=tuple(sorted(slow | unmeasured)),
         is_wide=is_wide,
         contested=contested,
-    )
-
-
-def judge_fleets(
-    values: Mapping[int, float],
-    *,
-    better: Literal["high", "low"],
-    device_type: str,
-    copies: bool = False,
-    best_known: float = math.inf,
-    hosts: Mapping[int, str] | None = None,
-    share_cores: bool = False,
-) -> tuple[FleetRuling, ...]:
-    """Compare every rank with its fleet, of two hosts with the other ranks of its host first.
-
-    Of two hosts either one, which may lie, moves the median and MAD of both as it likes. So an outlier among the ranks
-    of its host stays one, and where the values of both lie too far apart, none is an outlier by the word of
-    the other one. Each rank is judged in one of the rulings. The arguments are those of ``judge_fleet``.
-    """
-
-    judge = partial(
-        judge_fleet,
-        better=better,
-        device_type=device_type,
-        copies=copies,
-        best_known=best_known,
-        share_cores=share_cores,
-    )
-    whole = judge(values, hosts=hosts)
-    by_host: defaultdict[str, dict[int, float]] = defaultdict(dict)
-    for rank, value in values.items():
-        by_host[hosts[rank] if hosts is not None else ""][rank] = value
-    if len(by_host) != 2 or len(values) <= _FEW:
-        return (whole,)
-    own = [judge(mine) for _, mine in sorted(by_host.items())]
-    odd = {rank for ruling in own for rank in ruling.outliers}
-    others = tuple(rank for rank in whole.outliers if rank not in odd)
-    if whole.is_wide:
-        return tuple(replace(ruling, apart=tuple(rank for rank in others if rank in ruling.ranks)) for ruling in own)
-    rest = tuple(rank for rank in whole.ranks if rank not in odd)
-    return (
-        *(replace(ruling, ranks=ruling.outliers) for ruling in own if ruling.outliers),
-        replace(whole, ranks=rest, peers=rest, outliers=others),
+        apart=tuple(sorted(apart)),
     )
 
 
@@ -343,7 +314,7 @@ def _contested(
     by_host: defaultdict[str, list[float]] = defaultdict(list)
     for rank, value in values.items():
         by_host[hosts[rank]].append(value)
-    if not VOTING_HOSTS <= len(by_host) <= _MOST_CONTESTING or len(values) <= _FEW:
+    if not VOTING_HOSTS <= len(by_host) <= _MOST_CONTESTING or len(values) <= FEW:
         return {}
     found: dict[int, Contest] = {}
     for name in sorted(by_host):
@@ -353,37 +324,45 @@ def _contested(
             limit = max(typical) / _RATIO[kind] if high else min(typical) * _RATIO[kind]
         else:
             rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
-            limit = _spread_limit(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind)[1]
+            limit = _spread(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind).limit
         for rank, value in values.items():
             if hosts[rank] != name and rank not in slow and (value < limit if high else value > limit):
                 found.setdefault(rank, Contest(host=name, limit=limit))
     return found
 
 
-def _spread_limit(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spread:
+    reference: float
+    """The median."""
+    limit: float
+    """On one side of it."""
+    farthest: float
+    """The ratio from the median; of two values in the middle from the better one."""
+    method: str
+
+
+def _spread(
     values: Mapping[int, float], hosts: Mapping[int, str] | None, effect: float, high: bool, kind: str
-) -> tuple[float, float, str, bool]:
-    """Return the median, the limit on one side of it, how both were found, and whether the ratio is the limit."""
+) -> _Spread:
     reference = host_median(values, hosts)
     mad = host_median({rank: abs(value - reference) for rank, value in values.items()}, hosts)
     distance = max(_SIGMAS * _MAD_TO_SIGMA * mad, effect * reference)
-    limit = reference - distance if high else reference + distance
     # Where half of the values are slow, the median lies between both halves.
     sign = -1 if high else 1
     better = sign * host_median({rank: sign * value for rank, value in values.items()}, hosts, low=True)
-    farthest = better / _RATIO[kind] if high else better * _RATIO[kind]
-    is_wide = limit < farthest if high else limit > farthest
-    method = f"median {_SIGMAS} MAD and {effect * 100:.0f} % of {len(values)}"
-    if is_wide:
-        reference, limit, method = (
-            better,
-            farthest,
-            f"ratio {_RATIO[kind]} to the median of {len(values)}, which lie far apart",
-        )
     votes = _votes(values, hosts)
-    if _count_by_host(votes):
-        method += f", one vote for each of {sum(votes.values())} hosts"
-    return reference, limit, method, is_wide
+    by_host = f", one vote for each of {sum(votes.values())} hosts" if _count_by_host(votes) else ""
+    return _Spread(
+        reference=reference,
+        limit=reference - distance if high else reference + distance,
+        farthest=better / _RATIO[kind] if high else better * _RATIO[kind],
+        method=f"median {_SIGMAS} MAD and {effect * 100:.0f} % of {len(values)}{by_host}",
+    )
+
+
+def _beyond(values: Mapping[int, float], limit: float, *, high: bool) -> set[int]:
+    return {rank for rank, value in values.items() if (value < limit if high else value > limit)}
 
 
 def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, str], ...]:
@@ -394,9 +373,9 @@ def fleet_rules(*, copies: bool = False, gpu: bool = True) -> tuple[tuple[str, s
     floors = ", ".join(f"{effects[kind] * 100:.0f} % ({shown})" for shown, kind in kinds)
     spread = (
         f"{_SIGMAS} x {_MAD_TO_SIGMA} MAD and {floors} from the median (one vote for each of 3 or more hosts), "
-        f"at most ratio {ratios}; of 2 hosts each by itself too"
+        f"at most ratio {ratios} for up to a quarter of them; of 2 hosts each by itself too"
     )
-    return (f"2 to {_FEW}", f"ratio {ratios} to the best"), (f"{_FEW + 1} or more", spread)
+    return (f"2 to {FEW}", f"ratio {ratios} to the best"), (f"{FEW + 1} or more", spread)
 
 
 def fleet_effect(device_type: str, *, copies: bool = False) -> float:
@@ -462,67 +441,6 @@ def believable_drifts(
     return median(drifts), max(median(drifts), 1 - effect)
 
 
-def compare_rates(
-    measurements: Iterable[Measurement],
-    *,
-    limits: tuple[Limit, ...],
-    device_type: str,
-    copies: bool = False,
-    ceiling: Limit | None = None,
-    best_known: float = math.inf,
-    hosts: Mapping[int, str] | None = None,
-    share_cores: bool = False,
-) -> tuple[FleetRates, ...]:
-    """Gather the rates of devices that may be compared: one measurement name, one variant, one device model.
-
-    Of two hosts there may be several comparisons (``judge_fleets``), each of which judges its own ``ranks``.
-
-    Rates that are not positive numbers are left out, and those above ``ceiling`` are kept apart.
-
-    Args:
-        measurements: the rates, in the group and alone.
-        limits: limits besides that of the fleet.
-        device_type: as for ``judge_fleet``.
-        copies: as for ``judge_fleet``.
-        ceiling: the rate that no device reaches.
-        best_known: as for ``judge_fleet``.
-        hosts: as for ``judge_fleets`` and ``reference_ranks``; without it each rank counts as one host.
-        share_cores: as for ``judge_fleet``.
-    """
-    stages: dict[str, dict[int, Measurement]] = {"measure": {}, "repeat": {}}
-    impossible = []
-    for measurement in measurements:
-        if measurement.rank is None or measurement.stage not in stages or not _is_measured(measurement.value):
-            continue
-        if ceiling is not None and measurement.value > ceiling.value:
-            impossible.append(measurement)
-        else:
-            stages[measurement.stage][measurement.rank] = measurement
-    values = {rank: measurement.value for rank, measurement in stages["measure"].items()}
-    fleets = judge_fleets(
-        values,
-        better="high",
-        device_type=device_type,
-        copies=copies,
-        best_known=best_known,
-        hosts=hosts,
-        share_cores=share_cores,
-    )
-    return tuple(
-        FleetRates(
-            first={rank: stages["measure"][rank] for rank in fleet.peers},
-            again=stages["repeat"],
-            limits=limits,
-            fleet=fleet,
-            references=reference_ranks(values, fleet, hosts),
-            effect=fleet_effect(device_type, copies=copies),
-            ceiling=ceiling,
-            impossible=tuple(impossible) if fleet is fleets[0] else (),
-        )
-        for fleet in fleets
-    )
-
-
 def median(values: Sequence[float]) -> float:
     """Return the median. Raises ValueError without values."""
     if not values:
@@ -586,7 +504,8 @@ def _count_by_host(votes: Mapping[int, Fraction]) -> bool:
     return len(set(votes.values())) > 1 and sum(votes.values()) >= VOTING_HOSTS
 
 
-def _is_measured(value: float) -> bool:
+def is_measured(value: float) -> bool:
+    """Return whether a rate or a time can be compared."""
     return math.isfinite(value) and value > 0
 
 

@@ -17,8 +17,9 @@ from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, s
 from seatrial.devices.specs import find
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Limit, Ruling
+from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Fact, Measurement
-from seatrial.evidence.statistics import FleetRates, compare_rates
+from seatrial.evidence.statistics import FleetRates
 from seatrial.util.text import and_list
 
 _WRONG = ExactFields(variants=(*EXACT_UP_TO, CONVOLUTION), variant_key="dtype", count_key="count")

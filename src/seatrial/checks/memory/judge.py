@@ -18,8 +18,9 @@ from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, cpu_shares, j
 from seatrial.devices.specs import find
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Ruling
+from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Fact, Measurement
-from seatrial.evidence.statistics import FleetRates, compare_rates
+from seatrial.evidence.statistics import FleetRates
 
 _MUCH_IN_USE = 0.2
 """Share of a device's memory: a context and the libraries take less, even of a small device."""

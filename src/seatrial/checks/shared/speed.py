@@ -144,10 +144,10 @@ def _contested(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
 
 
 def _apart(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
-    """Yield that ranks like those of their host are slower than those of the other one, by its word alone."""
+    """Yield the ranks that are slower than others, as many are, or by the word of the one other host alone."""
     if rates.apart:
         subjects = and_list([words.subject(rank) for rank in rates.apart])
-        yield f"{words.measurement} of {subjects} and the other host: the values {TOO_FAR_APART}"
+        yield f"{words.measurement} of {subjects} and the others: the values {TOO_FAR_APART}"
 
 
 def _impossible(measurement: Measurement, ceiling: Limit, words: SpeedWords) -> str:

@@ -15,8 +15,9 @@ from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import QUICK_FSYNC_MS, user_rules
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
+from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Measurement
-from seatrial.evidence.statistics import FleetRates, compare_rates, median
+from seatrial.evidence.statistics import FleetRates, median
 
 _VARIANTS = {"write_gbps": ("",), "read_gbps": ("cold", "warm"), "fsync_ms": ("p99",)}
 """The variants of each measurement to which the user's limit applies."""

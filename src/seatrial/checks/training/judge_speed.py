@@ -13,6 +13,7 @@ from seatrial.checks.training.judge_held_up import held_up
 from seatrial.checks.training.readings import by_rank
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
+from seatrial.evidence.fleets import judge_fleets
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import (
     NUM_REFERENCES,
@@ -20,7 +21,6 @@ from seatrial.evidence.statistics import (
     FleetRuling,
     believable_drifts,
     fleet_effect,
-    judge_fleets,
     reference_ranks,
 )
 from seatrial.util.text import and_list
@@ -130,7 +130,7 @@ def judge_contested(evidence: Evidence) -> Ruling:
         if ruling.apart
     )
     return Ruling(
-        unjudged=tuple(f"compute_s of {ranks} and the other host: the values {TOO_FAR_APART}" for ranks in apart),
+        unjudged=tuple(f"compute_s of {ranks} and the others: the values {TOO_FAR_APART}" for ranks in apart),
         absent=tuple(
             f"compute_s of rank {rank} compared without host {contest.host}: {first.value * 1e3:.3g} ms would then be"
             f" above the limit {contest.limit * 1e3:.3g} ms"

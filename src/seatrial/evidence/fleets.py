@@ -1,0 +1,141 @@
+"""Comparisons of a fleet: of two hosts, either of which may lie, the ranks of each with one another first."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from seatrial.evidence.findings import Limit
+from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.statistics import (
+    FEW,
+    FleetRates,
+    FleetRuling,
+    fleet_effect,
+    is_measured,
+    judge_fleet,
+    reference_ranks,
+)
+
+
+def judge_fleets(
+    values: Mapping[int, float],
+    *,
+    better: Literal["high", "low"],
+    device_type: str,
+    copies: bool = False,
+    best_known: float = math.inf,
+    hosts: Mapping[int, str] | None = None,
+    share_cores: bool = False,
+) -> tuple[FleetRuling, ...]:
+    """Compare every rank with its fleet, of two hosts with the other ranks of its host first.
+
+    Of two hosts either one moves the median and MAD of both as it likes. So:
+
+    - An outlier among four or more ranks of its host stays one. Among two or three it is one only if it is one of all,
+      too, since one of them that is fast makes the others look slow; else it lies ``apart``.
+    - Where values lie far apart and no host has more ranks than the other one, none is an outlier by the word of the
+      other host, and lies ``apart``.
+
+    Each rank is judged in one of the rulings. The arguments are those of ``judge_fleet``.
+    """
+    judge = partial(
+        judge_fleet,
+        better=better,
+        device_type=device_type,
+        copies=copies,
+        best_known=best_known,
+        share_cores=share_cores,
+    )
+    whole = judge(values, hosts=hosts)
+    by_host: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for rank, value in values.items():
+        by_host[hosts[rank] if hosts is not None else ""][rank] = value
+    if len(by_host) != 2 or len(values) <= FEW:
+        return (whole,)
+    own = [judge(mine) for _, mine in sorted(by_host.items())]
+    sure = {rank for ruling in own for rank in ruling.outliers if len(ruling.ranks) > FEW or rank in whole.outliers}
+    doubted = {rank for ruling in own for rank in (*ruling.outliers, *ruling.apart)} - sure
+    are_even = len({len(ruling.ranks) for ruling in own}) == 1
+    certain = [replace(ruling, ranks=odd, outliers=odd, apart=()) for ruling in own if (odd := _of(ruling, sure))]
+    others = {*whole.outliers} - sure
+    if whole.is_wide and are_even:
+        doubted |= others | ({*whole.apart} - sure)
+        others = set()
+    doubted = (doubted | {*whole.apart}) - sure - others
+    rest = tuple(rank for rank in whole.ranks if rank not in sure)
+    rulings = certain
+    if judged := tuple(rank for rank in rest if rank not in doubted):
+        rulings.append(replace(whole, ranks=judged, peers=rest, outliers=tuple(sorted(others)), apart=()))
+    if apart := _of(whole, doubted):
+        rulings.append(replace(whole, ranks=apart, peers=rest, outliers=(), limit=None, apart=apart))
+    return tuple(rulings)
+
+
+def _of(ruling: FleetRuling, ranks: set[int]) -> tuple[int, ...]:
+    return tuple(rank for rank in ruling.ranks if rank in ranks)
+
+
+def compare_rates(
+    measurements: Iterable[Measurement],
+    *,
+    limits: tuple[Limit, ...],
+    device_type: str,
+    copies: bool = False,
+    ceiling: Limit | None = None,
+    best_known: float = math.inf,
+    hosts: Mapping[int, str] | None = None,
+    share_cores: bool = False,
+) -> tuple[FleetRates, ...]:
+    """Gather the rates of devices that may be compared: one measurement name, one variant, one device model.
+
+    Of two hosts there may be several comparisons (``judge_fleets``), each of which judges its own ``ranks``.
+
+    Rates that are not positive numbers are left out, and those above ``ceiling`` are kept apart.
+
+    Args:
+        measurements: the rates, in the group and alone.
+        limits: limits besides that of the fleet.
+        device_type: as for ``judge_fleet``.
+        copies: as for ``judge_fleet``.
+        ceiling: the rate that no device reaches.
+        best_known: as for ``judge_fleet``.
+        hosts: as for ``judge_fleets`` and ``reference_ranks``; without it each rank counts as one host.
+        share_cores: as for ``judge_fleet``.
+    """
+    stages: dict[str, dict[int, Measurement]] = {"measure": {}, "repeat": {}}
+    impossible = []
+    for measurement in measurements:
+        if measurement.rank is None or measurement.stage not in stages or not is_measured(measurement.value):
+            continue
+        if ceiling is not None and measurement.value > ceiling.value:
+            impossible.append(measurement)
+        else:
+            stages[measurement.stage][measurement.rank] = measurement
+    values = {rank: measurement.value for rank, measurement in stages["measure"].items()}
+    fleets = judge_fleets(
+        values,
+        better="high",
+        device_type=device_type,
+        copies=copies,
+        best_known=best_known,
+        hosts=hosts,
+        share_cores=share_cores,
+    )
+    return tuple(
+        FleetRates(
+            first={rank: stages["measure"][rank] for rank in fleet.peers},
+            again=stages["repeat"],
+            limits=limits,
+            fleet=fleet,
+            references=reference_ranks(values, fleet, hosts),
+            effect=fleet_effect(device_type, copies=copies),
+            ceiling=ceiling,
+            impossible=tuple(impossible) if fleet is fleets[0] else (),
+        )
+        for fleet in fleets
+    )
