@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from conductor.simulated_agents import SimulatedFleet
 from conductor.simulated_records import STEPS, RunRecord
+from event_streams import event_of
 
 from seatrial.conductor.config import State
 from seatrial.conductor.steps import StepPlan
@@ -103,3 +104,18 @@ def test_an_interruption_ends_it() -> None:
     record = run(on_state={State.AGENTS: lambda fleet: fleet.interrupt()})
     assert [event["outcome"] for event in record.of("step_end")] == ["interrupted"]
     assert len(record.of("interrupted")) == 1
+
+
+def test_what_a_node_shares_is_not_nested_deeper_than_a_command() -> None:
+    """All others drop a command that is, so that each of them would be late."""
+    share: list[Any] = []
+    for _ in range(60):
+        share = [share]
+
+    def say(fleet: SimulatedFleet) -> None:
+        agent = fleet._agents[0]
+        with pytest.raises(ValueError, match="node 0 shares no plain list"):
+            fleet.conductor.message(0, {**event_of(agent.source, "node_done", **where), "share": share}, fleet.now)
+
+    where = {"gen": 0, "step": 0, "seconds": 0.1, "error": ""}
+    SimulatedFleet(nodes=3, steps=OF_AGENTS, on_state={State.AGENTS: say}).run()

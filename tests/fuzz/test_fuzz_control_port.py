@@ -35,8 +35,8 @@ _MOST_OF_AN_AGENT_BYTES = (8 << 20) + (16 << 20) + (1 << 18) + MAX_LINE_BYTES
 class _Measured(Server):
     """Looks at what is kept of a connection each time that it has said something."""
 
-    def _read(self, peer: Any) -> None:
-        super()._read(peer)
+    def _read(self, peer: Any, most_bytes: int) -> None:
+        super()._read(peer, most_bytes)
         assert held_bytes(peer) <= (_MOST_OF_A_STRANGER_BYTES if peer.node is None else _MOST_OF_AN_AGENT_BYTES)
         assert peer.socket.fileno() < 0 or b"\n" in peer.buffer or len(peer.buffer) <= MAX_LINE_BYTES + TAG_CHARS
 

@@ -109,7 +109,7 @@ def test_a_host_that_no_address_binds_is_told(tmp_path: Path, monkeypatch: pytes
     assert note["text"].startswith("no address of hosts gpu-1 and gpu-2 is known here")
 
 
-def test_why_hosts_are_not_known_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reason_why_hosts_are_not_known_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def hosts(agents: Agents) -> None:
         raise SeatrialError("two steps have this name")
 
@@ -123,7 +123,8 @@ def test_why_hosts_are_not_known_is_a_warning(tmp_path: Path, monkeypatch: pytes
     events: list[dict[str, Any]] = []
     conduct(A_JOB, tmp_path, events.append, [])
     note, end = [event for event in events if event["src"] == "hosts"]
-    assert (note["severity"], note["text"], end["kind"]) == ("warn", "two steps have this name", "end")
+    assert (note["severity"], note["text"], end["kind"]) == ("error", "two steps have this name", "end")
+    assert note["untrusted"] == [*range(A_JOB.nodes)], "one of them can have ended the comparison"
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

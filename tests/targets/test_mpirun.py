@@ -90,6 +90,15 @@ def test_the_hostfile_of_hydra_has_no_ipv6_address(stub: Path, version: str) -> 
         MPIRUN.resolve(request(stub, hosts="a:2,[fd00::1]:2"))
 
 
+def test_a_folder_whose_name_is_no_text_is_none_of_our_bugs(
+    stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert rendered(request(stub, hosts="a:2")).argv
+
+
 def test_open_mpi_takes_ipv6_addresses(stub: Path) -> None:
     assert list(rendered(request(stub, hosts="[fd00::1]:2")).files.values()) == ["fd00::1 slots=2\n"]
 

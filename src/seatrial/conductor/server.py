@@ -31,6 +31,7 @@ _MAX_UNREAD_BYTES = 8 << 20
 _MAX_TIME_QUESTIONS = 64
 """Questions of one agent that are answered; it asks 8 (``agent/clock_offset.py``)."""
 _READ_BYTES = 1 << 18
+"""In one round, of all agents together: what was read first must not seem old at its end, however many send."""
 _MAX_ERROR_CHARS = 200
 _MAX_SHOWN_NODES = 8
 _BOUNDED_ELSEWHERE = ("log", "output", "status")
@@ -114,6 +115,11 @@ class _Peer:
         self.out += b"".join(map(self.tags_sent.add, lines) if self.tags_sent else lines)
 
 
+def share_of_round(num_peers: int) -> int:
+    """Return the bytes that are read of each peer that has sent something: a line at least."""
+    return max(MAX_LINE_BYTES, _READ_BYTES // max(1, num_peers))
+
+
 class Server:
     """Listens from the start; ``serve`` conducts the run and returns when it is over.
 
@@ -172,6 +178,7 @@ class Server:
         next_tick = time.monotonic()
         while not self._over:
             ready = self._selector.select(timeout=max(0.0, min(_TICK_S, next_tick - time.monotonic())))
+            most_bytes = share_of_round(len(ready))
             # The listener comes last: what a new connection displaces may have said hello by now.
             for key, mask in sorted(ready, key=lambda item: item[0].data is None):
                 if key.data is None:
@@ -179,7 +186,7 @@ class Server:
                 elif mask & selectors.EVENT_WRITE:
                     self._flush(key.data)
                 else:
-                    self._read(key.data)
+                    self._read(key.data, most_bytes)
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + _TICK_S
@@ -285,11 +292,11 @@ class Server:
         self._selector.unregister(peer.socket)
         peer.socket.close()
 
-    def _read(self, peer: _Peer) -> None:
+    def _read(self, peer: _Peer, most_bytes: int) -> None:
         if peer.socket.fileno() < 0:
             return  # dropped by an earlier event of the same round
         try:
-            data = peer.socket.recv(_READ_BYTES if peer.node is not None else MAX_LINE_BYTES)
+            data = peer.socket.recv(most_bytes if peer.node is not None else MAX_LINE_BYTES)
         except BlockingIOError:
             return
         except OSError:

@@ -35,6 +35,7 @@ from seatrial.protocol.events import (
     StepEvent,
     TroubleEvent,
 )
+from seatrial.protocol.fields import plain
 
 _MAX_REPEATS = 9
 """Ranks that one check may have measured again."""
@@ -46,6 +47,7 @@ _MOST_ENTRIES = 10_000
 heard, and agents take us for dead after 30 s. A rank has some hundreds, and twenty a minute in a long check."""
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
+_DEEPEST_SHARE = 8
 _MAX_SHARED_BYTES = 1000
 """Values that the first rank may share with later steps in one: the address of a store, a key."""
 
@@ -328,8 +330,10 @@ class TrialConductor(BaseConductor):
             self._num_entries[src] -= _num_entries(kept.popleft())
 
     def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
-        if not isinstance(event["share"], list) or len(json.dumps(event["share"])) > _MAX_NODE_BYTES:
-            raise ValueError(f"node {node} shares no list, or more than {_MAX_NODE_BYTES} bytes")
+        share = event["share"]
+        # The others get it within a command, which must not be nested deeper than any.
+        if not (isinstance(share, list) and plain(share, _DEEPEST_SHARE) and len(json.dumps(share)) <= _MAX_NODE_BYTES):
+            raise ValueError(f"node {node} shares no plain list, or more than {_MAX_NODE_BYTES} bytes")
         if event["share"]:
             self._shared[str(node)] = event["share"]
         self._awaited.discard(node)

@@ -78,7 +78,7 @@ _GAVE_UP = tuple(
         r"timed out after (?P<s>\d{1,9}) seconds waiting for clients",
         r"client socket has timed out after (?P<ms>\d{1,9}) ?ms while trying to connect",
         r"timeout waiting for key: .{0,200} after (?P<ms>\d{1,9}) ?ms",
-        r"(?:RuntimeError|Dist\w*Error): (?:wait timeout|socket timeout|operation timed out!)\s*$",
+        r"(?:RuntimeError|Dist\w{0,60}Error): (?:wait timeout|socket timeout|operation timed out!)\s*$",
         r"application timeout caused pair closure",
     )
 )

@@ -236,7 +236,7 @@ def _conduct(
     was_interrupted = bool(signals)
     is_unanswered = was_interrupted and search.is_pending
     found, on_hosts = search.end(waits=not was_interrupted), Source(job.run, "hosts")
-    for event in _compared(server, found) if found is not None else ():
+    for event in _compared(server, found, job.nodes) if found is not None else ():
         on_event(on_hosts.event(event))
     # Without the answer that was asked for nothing was compared, and the end of this source is missing.
     if found is not None or (compares and not is_unanswered):
@@ -244,13 +244,15 @@ def _conduct(
     return server.damaged
 
 
-def _compared(server: Server, found: FoundHosts) -> list[Event]:
+def _compared(server: Server, found: FoundHosts, nodes: int) -> list[Event]:
     """Return the names of the nodes in Slurm, and notes about those that joined from elsewhere."""
     notes = server.address_notes(found.addresses, hosts_of_credentials(server.credentials))
     impostors = {node for note in notes for node in note.get("untrusted", ())}
     names = {str(node): name for node, name in found.names.items() if node not in impostors}
     layout = [SlurmNodesEvent(kind="slurm_nodes", names=names)] if names else []
-    problem = [NoteEvent(kind="note", severity="warn", text=found.problem)] if found.problem else []
+    problem = []
+    if found.problem:  # a node can bring that about, so that nobody sees in whose place it joined
+        problem = [NoteEvent(kind="note", severity="error", text=found.problem, untrusted=[*range(nodes)])]
     return [*layout, *problem, *notes]
 
 

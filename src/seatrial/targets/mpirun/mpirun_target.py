@@ -232,7 +232,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     rank, local_rank = _RANK_VARIABLES[mpi.launcher.kind]
     hosts = ",".join(f"{name}:{slots}" for name, slots in mpi.hosts)
     words = (*_SHELL, *agent, mpi.counted, rank, local_rank, hosts)
-    if (size_bytes := len(" ".join(words).encode())) > _MOST_BYTES:
+    if (size_bytes := len(os.fsencode(" ".join(words)))) > _MOST_BYTES:
         raise RequestError(
             f"the names of {len(mpi.hosts)} hosts need a command line of {size_bytes >> 10} KiB, and with mpirun"
             f" {_MOST_BYTES >> 10} KiB are possible; give shorter names or fewer hosts, or use --on ssh."

@@ -25,7 +25,7 @@ def find_step(job: str, name: str) -> str:
     if len(found) > 1:
         raise SeatrialError(
             f"{all_named('step', found)} of Slurm's job {job} have the name of this run, so it is not known on which"
-            f" host each node is, and the report has numbers in place of names; see who started the others (squeue"
+            f" host each node is; see who started the others (squeue"
             f" --all --steps --jobs={job}), end them with scancel, and repeat the trial"
         )
     return found[0] if found else ""
