@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -59,24 +59,25 @@ def judge_fleets(
         return (whole,)
     own = [judge(mine) for _, mine in sorted(by_host.items())]
     sure = {rank for ruling in own for rank in ruling.outliers if len(ruling.ranks) > FEW or rank in whole.outliers}
-    doubted = {rank for ruling in own for rank in (*ruling.outliers, *ruling.apart)} - sure
+    limits = {rank: ruling.limit for ruling in own for rank in ruling.outliers if ruling.limit is not None}
+    doubted = limits | {rank: limit for ruling in own for rank, limit in ruling.apart.items()}
     are_even = len({len(ruling.ranks) for ruling in own}) == 1
-    certain = [replace(ruling, ranks=odd, outliers=odd, apart=()) for ruling in own if (odd := _of(ruling, sure))]
+    certain = [replace(ruling, ranks=odd, outliers=odd, apart={}) for ruling in own if (odd := _of(ruling, sure))]
     others = {*whole.outliers} - sure
-    if whole.is_wide and are_even:
-        doubted |= others | ({*whole.apart} - sure)
+    if whole.is_wide and are_even and whole.limit is not None:
+        doubted |= dict.fromkeys(others, whole.limit)
         others = set()
-    doubted = (doubted | {*whole.apart}) - sure - others
+    doubted = {rank: limit for rank, limit in (doubted | {**whole.apart}).items() if rank not in sure | others}
     rest = tuple(rank for rank in whole.ranks if rank not in sure)
     rulings = certain
     if judged := tuple(rank for rank in rest if rank not in doubted):
-        rulings.append(replace(whole, ranks=judged, peers=rest, outliers=tuple(sorted(others)), apart=()))
+        rulings.append(replace(whole, ranks=judged, peers=rest, outliers=tuple(sorted(others)), apart={}))
     if apart := _of(whole, doubted):
-        rulings.append(replace(whole, ranks=apart, peers=rest, outliers=(), limit=None, apart=apart))
+        rulings.append(replace(whole, ranks=apart, peers=rest, outliers=(), limit=None, apart=doubted))
     return tuple(rulings)
 
 
-def _of(ruling: FleetRuling, ranks: set[int]) -> tuple[int, ...]:
+def _of(ruling: FleetRuling, ranks: Collection[int]) -> tuple[int, ...]:
     return tuple(rank for rank in ruling.ranks if rank in ranks)
 
 

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
 from typing import Literal
@@ -61,8 +61,9 @@ class FleetRuling:
     """The values lie so far apart that some are beyond the ratio and within their spread."""
     contested: Mapping[int, Contest]
     """By rank: it would be an outlier without the word of one other host."""
-    apart: tuple[int, ...] = ()
-    """Ranks, ascending: beyond the ratio, but so are many, or only the one other host, which may lie, says so."""
+    apart: Mapping[int, float] = field(default_factory=dict)
+    """Rank -> the limit that it missed: beyond the ratio, but so are many, or only one other host, which may lie, says
+    so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +121,9 @@ class FleetRates:
         return self.fleet.ranks
 
     @property
-    def apart(self) -> tuple[int, ...]:
-        """The ranks that are not comparable with the others, unless the user set a limit; ascending."""
-        return () if any(limit.origin.startswith("user") for limit in self.limits) else self.fleet.apart
+    def apart(self) -> Mapping[int, float]:
+        """Return the ranks that are not comparable with the others, unless the user set a limit."""
+        return {} if any(limit.origin.startswith("user") for limit in self.limits) else self.fleet.apart
 
     @property
     def reference(self) -> int | None:
@@ -134,7 +135,7 @@ class FleetRates:
         slow = {rank for rank in self.ranks if self.outcome(rank).state not in ("unjudged", "passed")}
         if slow & set(self.fleet.outliers):
             slow.update(self.references[:NUM_REFERENCES])
-        slow.update(self.contested)
+        slow.update(self.contested, self.apart)
         return tuple(sorted(slow))
 
     @property
@@ -261,7 +262,7 @@ def judge_fleet(
     ordered, unmeasured = sorted(measured.values()), values.keys() - measured.keys()
     high = better == "high"
     limit, is_wide, method = None, False, "no other rank to compare with"
-    apart: set[int] = set()
+    apart, farthest = set[int](), math.nan
     if len(ordered) < 2:
         reference = ordered[0] if ordered else math.nan
     elif len(ordered) <= FEW:
@@ -299,7 +300,7 @@ def judge_fleet(
         outliers=tuple(sorted(slow | unmeasured)),
         is_wide=is_wide,
         contested=contested,
-        apart=tuple(sorted(apart)),
+        apart=dict.fromkeys(sorted(apart), farthest),
     )
 
 

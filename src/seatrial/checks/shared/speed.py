@@ -98,8 +98,9 @@ def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
             if outcome.state != "passed" and outcome.limit is not None:
                 share = outcome.measurement.value / outcome.limit.value if outcome.limit.value else 1.0
                 reached[rank] = min(share, reached.get(rank, share))
-        for rank, contest in rates.contested.items():
-            share = rates.first[rank].value / contest.limit
+        missed = {rank: contest.limit for rank, contest in rates.contested.items()} | {**rates.apart}
+        for rank, limit in missed.items():
+            share = rates.first[rank].value / limit
             reached[rank] = min(share, reached.get(rank, share))
         if rates.reference in rates.suspects():
             compared.append(rates)
@@ -134,8 +135,7 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
 def _contested(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
     """Yield the ranks that only one other host, which may lie, keeps from being slow, with all ranks and alone."""
     for rank, contest in sorted(rates.contested.items()):
-        alone = rates.again.get(rank)
-        if alone is None or alone.value < contest.limit:
+        if not _reaches(rates.again.get(rank), contest.limit):
             first = rates.first[rank]
             yield (
                 f"{words.measurement} of {words.subject(rank)} compared without host {contest.host}:"
@@ -144,10 +144,15 @@ def _contested(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
 
 
 def _apart(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
-    """Yield the ranks that are slower than others, as many are, or by the word of the one other host alone."""
-    if rates.apart:
-        subjects = and_list([words.subject(rank) for rank in rates.apart])
+    """Yield the ranks that are slower than others, alone, too, as many are, or by the word of one other host alone."""
+    apart = [rank for rank, limit in sorted(rates.apart.items()) if not _reaches(rates.again.get(rank), limit)]
+    if apart:
+        subjects = and_list([words.subject(rank) for rank in apart])
         yield f"{words.measurement} of {subjects} and the others: the values {TOO_FAR_APART}"
+
+
+def _reaches(alone: Measurement | None, limit: float) -> bool:
+    return alone is not None and alone.value >= limit
 
 
 def _impossible(measurement: Measurement, ceiling: Limit, words: SpeedWords) -> str:

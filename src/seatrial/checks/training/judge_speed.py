@@ -118,19 +118,24 @@ def _contested(evidence: Evidence) -> Iterator[tuple[int, Measurement, Contest]]
             yield rank, same_device[rank], contest
 
 
+def _apart(evidence: Evidence) -> Iterator[tuple[int, float, float]]:
+    """Yield the ranks that are not comparable, their times and the limits that they missed."""
+    for same_device, ruling in _rulings(evidence) if evidence.device_type != "cuda" else ():
+        for rank, limit in ruling.apart.items():
+            yield rank, same_device[rank].value, limit
+
+
 def judge_contested(evidence: Evidence) -> Ruling:
     """Lack the comparison of a rank that is slow, with all ranks and alone, unless one other host is believed.
 
-    Of two hosts that lie too far apart neither is believed against the other: a PASS is then partial.
+    Where many lie far apart, alone, too, or two hosts do, none is believed against the others: a PASS is then partial.
     """
     again = by_rank(evidence, "compute_s", stage="repeat")
-    apart = (
-        and_list([f"rank {rank}" for rank in ruling.apart])
-        for _, ruling in (_rulings(evidence) if evidence.device_type != "cuda" else ())
-        if ruling.apart
-    )
+    apart = [
+        f"rank {rank}" for rank, _, limit in sorted(_apart(evidence)) if rank not in again or again[rank].value > limit
+    ]
     return Ruling(
-        unjudged=tuple(f"compute_s of {ranks} and the others: the values {TOO_FAR_APART}" for ranks in apart),
+        unjudged=(f"compute_s of {and_list(apart)} and the others: the values {TOO_FAR_APART}",) if apart else (),
         absent=tuple(
             f"compute_s of rank {rank} compared without host {contest.host}: {first.value * 1e3:.3g} ms would then be"
             f" above the limit {contest.limit * 1e3:.3g} ms"
@@ -149,6 +154,7 @@ def slow_suspects(evidence: Evidence) -> list[int]:
     fleets = [fleet for fleet in compute_fleets(evidence) if fleet.outliers]
     slow = [(-fleet.first[rank].value / fleet.limit.value, rank) for fleet in fleets for rank in fleet.outliers]
     slow += [(-first.value / contest.limit, rank) for rank, first, contest in _contested(evidence)]
+    slow += [(-value / limit, rank) for rank, value, limit in _apart(evidence)]
     more = (rank for fleet in fleets for rank in fleet.references[1:NUM_REFERENCES])
     return [*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow)), *more]
 
