@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -230,7 +231,7 @@ def test_the_other_one_of_two_hosts_hides_no_slow_rank(lie: list[float], better:
     values, hosts = on_hosts([25.0, 25, 25, 5], lie)
     if better == "low":
         values = {rank: 1 / value for rank, value in values.items()}
-    rulings = judge_fleets(values, better=better, device_type="cuda", hosts=hosts)
+    rulings = judge_fleets(values, partial(judge_fleet, better=better, device_type="cuda"), hosts)
     assert 3 in {rank for ruling in rulings for rank in ruling.outliers}
     assert sorted(rank for ruling in rulings for rank in ruling.ranks) == sorted(values), "each is judged once"
     [ruling] = [ruling for ruling in rulings if 3 in ruling.ranks]
@@ -259,7 +260,7 @@ def test_small_and_mixed_hosts(
     one: list[float], other: list[float], slow: tuple[int, ...], apart: tuple[int, ...]
 ) -> None:
     values, hosts = on_hosts(one, other)
-    rulings = judge_fleets(values, better="high", device_type="cuda", hosts=hosts)
+    rulings = judge_fleets(values, partial(judge_fleet, better="high", device_type="cuda"), hosts)
     assert tuple(rank for ruling in rulings for rank in ruling.outliers) == slow
     assert tuple(rank for ruling in rulings for rank in ruling.apart) == apart
     assert sorted(rank for ruling in rulings for rank in ruling.ranks) == sorted(values), "each is judged once"
@@ -271,7 +272,7 @@ def test_small_and_mixed_hosts(
 )
 def test_two_hosts_that_are_far_apart_name_nobody(device_type: str, other: float, apart: bool) -> None:
     values, hosts = on_hosts([25.0] * 4, [other] * 4)
-    rulings = judge_fleets(values, better="high", device_type=device_type, hosts=hosts)
+    rulings = judge_fleets(values, partial(judge_fleet, better="high", device_type=device_type), hosts)
     assert not any(ruling.outliers for ruling in rulings)
     assert [rank for ruling in rulings for rank in ruling.apart] == ([4, 5, 6, 7] if apart else [])
 
@@ -283,7 +284,7 @@ def test_uneven_hosts_whose_ranks_share_cores_are_not_apart(busy: int, idle: int
     for _ in range(200):
         speeds = ([source.gauss(1.0, 0.06) / count for _ in range(count)] for count in (busy, idle))
         values, hosts = on_hosts(*speeds)
-        rulings = judge_fleets(values, better="high", device_type="cpu", hosts=hosts, share_cores=True)
+        rulings = judge_fleets(values, partial(judge_fleet, better="high", device_type="cpu", share_cores=True), hosts)
         assert not any(ruling.apart or ruling.outliers for ruling in rulings)
 
 
@@ -293,7 +294,7 @@ def test_two_healthy_hosts_are_not_apart(device_type: str, sigma: float, per_hos
     source = random.Random(per_host)
     for _ in range(500):
         values, hosts = on_hosts(*([source.gauss(1.0, sigma) for _ in range(per_host)] for _ in range(2)))
-        rulings = judge_fleets(values, better="high", device_type=device_type, hosts=hosts)
+        rulings = judge_fleets(values, partial(judge_fleet, better="high", device_type=device_type), hosts)
         assert not any(ruling.apart for ruling in rulings)
 
 

@@ -55,7 +55,7 @@ def test_words_of_a_rank_are_no_sentence_of_ours(report: Any) -> None:
     assert LIE not in finding.what.replace(f'"{LIE}"', "")
 
 
-class _CountedRanks(dict):  # type: ignore[type-arg]
+class _CountedRanks(dict[int, Any]):
     """The ranks of a trial that count how often somebody goes through all of them."""
 
     walks = 0

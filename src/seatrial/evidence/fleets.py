@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 from seatrial.evidence.findings import Limit
 from seatrial.evidence.measurement import Measurement
@@ -23,14 +22,7 @@ from seatrial.evidence.statistics import (
 
 
 def judge_fleets(
-    values: Mapping[int, float],
-    *,
-    better: Literal["high", "low"],
-    device_type: str,
-    copies: bool = False,
-    best_known: float = math.inf,
-    hosts: Mapping[int, str] | None = None,
-    share_cores: bool = False,
+    values: Mapping[int, float], judge: Callable[..., FleetRuling], hosts: Mapping[int, str] | None = None
 ) -> tuple[FleetRuling, ...]:
     """Compare every rank with its fleet, of two hosts with the other ranks of its host first.
 
@@ -41,16 +33,13 @@ def judge_fleets(
     - Where values lie far apart and no host has more ranks than the other one, none is an outlier by the word of the
       other host, and lies ``apart``.
 
-    Each rank is judged in one of the rulings. The arguments are those of ``judge_fleet``.
+    Each rank is judged in one of the rulings.
+
+    Args:
+        values: rate or time by rank.
+        judge: ``judge_fleet`` with all its arguments but these.
+        hosts: as for ``judge_fleet``; without it each rank counts as one host.
     """
-    judge = partial(
-        judge_fleet,
-        better=better,
-        device_type=device_type,
-        copies=copies,
-        best_known=best_known,
-        share_cores=share_cores,
-    )
     whole = judge(values, hosts=hosts)
     by_host: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for rank, value in values.items():
@@ -118,15 +107,15 @@ def compare_rates(
         else:
             stages[measurement.stage][measurement.rank] = measurement
     values = {rank: measurement.value for rank, measurement in stages["measure"].items()}
-    fleets = judge_fleets(
-        values,
+    judge = partial(
+        judge_fleet,
         better="high",
         device_type=device_type,
         copies=copies,
         best_known=best_known,
-        hosts=hosts,
         share_cores=share_cores,
     )
+    fleets = judge_fleets(values, judge, hosts)
     return tuple(
         FleetRates(
             first={rank: stages["measure"][rank] for rank in fleet.peers},

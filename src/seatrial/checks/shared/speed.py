@@ -24,7 +24,7 @@ CPU_SHARE = Rule(
 )
 """The rule about the CPU time of a slow rank, measured alone."""
 TOO_FAR_APART = "lie too far apart to compare"
-"""Why nobody is slow though some values are beyond all limits: of two hosts neither is believed against the other."""
+"""Why nobody is slow though some values are beyond the ratio: many are, or only the one other host says so."""
 BEYOND_KNOWN = 10
 """A device that is not in devices/specs.json may be newer, but not this many times as fast as all of them."""
 

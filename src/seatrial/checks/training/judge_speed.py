@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from seatrial.checks.shared.culprits import rank_culprit
 from seatrial.checks.shared.host_activity import activity_lines
@@ -21,6 +22,7 @@ from seatrial.evidence.statistics import (
     FleetRuling,
     believable_drifts,
     fleet_effect,
+    judge_fleet,
     reference_ranks,
 )
 from seatrial.util.text import and_list
@@ -98,16 +100,12 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
 def _rulings(evidence: Evidence) -> Iterator[tuple[dict[int, Measurement], FleetRuling]]:
     """Yield the computing times of each device model, and what comparing them says."""
     first, hosts = by_rank(evidence, "compute_s"), evidence.hosts()
+    device_type = evidence.device_type
+    judge = partial(judge_fleet, better="low", device_type=device_type, share_cores=device_type == "cpu")
     for device in sorted({evidence.ranks[rank].device for rank in first}):
         same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
-        rulings = judge_fleets(
-            {rank: measurement.value for rank, measurement in same_device.items()},
-            better="low",
-            device_type=evidence.device_type,
-            hosts=hosts,
-            share_cores=evidence.device_type == "cpu",
-        )
-        for ruling in rulings:
+        values = {rank: measurement.value for rank, measurement in same_device.items()}
+        for ruling in judge_fleets(values, judge, hosts):
             yield same_device, ruling
 
 
