@@ -28,7 +28,9 @@ from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import CODE, Workload
 
 pytestmark = MARKS
-_WORKERS = ("worker-0", "worker-1")
+# As the operator names them: the host name of a pod, then the service of its job.
+_WORKERS = ("trial-1-worker-0", "trial-1-worker-1")
+_SERVICE = "trial-1"
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def brought(tmp_path: Path) -> list[str]:
     (key / "id_rsa").chmod(0o644)
     for name, content in KINDS["mpijob"].files(_job()).items():
         (code / name).write_bytes(content)
-    (tmp_path / "hostfile").write_text("".join(f"{name} slots=1\n" for name in _WORKERS))
+    (tmp_path / "hostfile").write_text("".join(f"{name}.{_SERVICE} slots=1\n" for name in _WORKERS))
     places = {key: SSH, code: CODE, tmp_path / "hostfile": "/etc/mpi/hostfile"}
     return [word for path, place in places.items() for word in ("--volume", f"{path}:{place}:ro")]
 
@@ -93,7 +95,12 @@ def _pod(component: str) -> tuple[list[str], list[str]]:
 @pytest.mark.timeout(170)
 def test_a_trial_passes_between_containers(network: tuple[str, dict[str, str]], brought: list[str]) -> None:
     bridge, addresses = network
-    names = [word for pod, address in addresses.items() for word in ("--add-host", f"{pod}:{address}")]
+    names = [
+        word
+        for pod, address in addresses.items()
+        for name in (pod, f"{pod}.{_SERVICE}")
+        for word in ("--add-host", f"{name}:{address}")
+    ]
     with ExitStack() as stack:
 
         def start(name: str, component: str) -> str:
