@@ -111,6 +111,12 @@ def test_of_two_nodes_the_direction_is_named() -> None:
     assert "node1 can connect to node0" in finding.what
 
 
+def test_the_other_direction_works_only_where_that_was_reported() -> None:
+    findings = ruling_of(network_evidence(2, into(1), silent=[1])).findings
+    assert any("node0 cannot connect to node1" in finding.what for finding in findings)
+    assert not any("node1 can connect" in finding.what for finding in findings)
+
+
 @pytest.mark.parametrize("back", [False, True])
 def test_a_pair(back: bool) -> None:
     finding = only_finding(network_evidence(6, between({1}, {3}, back=back)))

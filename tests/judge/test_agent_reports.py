@@ -57,22 +57,35 @@ def test_a_node_reports_for_itself_only(changed: dict[str, Any]) -> None:
     assert any("damaged" in what for what in trial.missing)
 
 
-@pytest.mark.parametrize(("step", "check"), [(1, "compute"), (7, "trial")])
-def test_a_node_that_fails_in_our_code_is_no_fault_of_the_cluster(step: int, check: str) -> None:
+def test_a_node_that_fails_in_our_code_is_no_fault_of_the_cluster() -> None:
     stream = asked_twice()
-    done = ("node1", "node_done", step)
+    done = ("node1", "node_done", 1)
     stream.events = [event for event in stream.events if (event["src"], event["kind"], event.get("step")) != done]
     error = "ValueError: no port\n" + "x" * 400
-    stream.send("node1", "node_done", gen=0, step=step, seconds=0.5, share=[], error=error)
+    stream.send("node1", "node_done", gen=0, step=1, seconds=0.5, share=[], error=error)
     stream.check("training")
     conclusion = conclude(stream.close().events, load=fake_load)
-    assert conclusion.trial.node_failures == (NodeFailure(generation=0, step=step, node=1, error=error[:300]),)
+    assert conclusion.trial.node_failures == (NodeFailure(generation=0, step=1, node=1, error=error[:300]),)
     (finding,) = [finding for finding in conclusion.findings if "bug in seatrial" in finding.what]
-    assert (finding.severity, finding.check, finding.culprit.kind) == ("error", check, "none")
+    assert (finding.severity, finding.check, finding.culprit.kind) == ("error", "compute", "none")
     bug = 'bug in seatrial, not a fault of the cluster: "ValueError: no port"'
-    assert finding.what == f"{bug}; seen on node gpu-1, in {check}"
+    assert finding.what == f"{bug}; seen on node gpu-1, in compute"
     assert finding.culprit.name == "seatrial itself, no part of the cluster"
     assert conclusion.verdict.status == "INCONCLUSIVE"
+
+
+def test_a_node_ends_only_steps_that_it_was_asked_for() -> None:
+    """Each end with an error is a finding, and a node may send millions."""
+    stream = asked_twice()
+    ranks_only = stream.begin("training")
+    stream.step_end()
+    for step in (ranks_only, 7, 8):
+        stream.send("node1", "node_done", gen=0, step=step, seconds=0.5, share=[], error="ValueError: no port")
+    trial = fold(stream.close().events)
+    assert trial.node_failures == ()
+    (missing,) = trial.missing
+    assert "of a step that its source was not asked for, from node 1 (1)" in missing
+    assert "of a step that was not begun, from node 1 (2)" in missing
 
 
 def test_a_step_that_a_node_did_not_finish_is_inconclusive() -> None:

@@ -190,6 +190,14 @@ def test_the_file_of_a_node_may_repeat_what_the_controller_has(tmp_path: Path) -
     assert read_events([tmp_path]) == (events, 0)
 
 
+def test_a_node_that_the_run_did_not_have_says_nothing(tmp_path: Path) -> None:
+    events = healthy(2, nodes=2).events
+    write(tmp_path / "controller.events", events)
+    note = {"run": RUN, "src": "node7", "seq": 0, "t": 9.0, "kind": "note", "severity": "error", "text": "smoke"}
+    write(tmp_path / "node7.events", [note])
+    assert read_events([tmp_path]) == (events, 1)
+
+
 @pytest.mark.parametrize("name", ["node01.events", "node1-2.events", "a.events", "controller.jsonl", "NODE1.events"])
 def test_beside_the_controllers_record_no_other_name_counts_as_one(name: str, tmp_path: Path) -> None:
     """An agent chooses the names of what is fetched from its folder."""

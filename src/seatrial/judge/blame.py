@@ -137,7 +137,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
 
 def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
     where = f"{view.trial.label(rank)}{in_phase(error.phase)}"
-    message = error.first_line().removeprefix(_TORCH_SAYS)
+    message = quoted(error.first_line().removeprefix(_TORCH_SAYS))
     memory = error.cause == "memory"
     return _finding(
         "fail",

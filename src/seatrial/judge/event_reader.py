@@ -55,6 +55,7 @@ _MOST_NAME_CHARS = 40
 """Characters of a source or kind that is none of ours."""
 _MOST_LINES = 40
 """Last lines of the output of a rank."""
+_NOT_ASKED = "of a step that its source was not asked for"
 _DEVICE_TYPES = ("", "cpu", "cuda")
 """The words of torch: a GPU is ``cuda``, with ROCm too."""
 
@@ -227,23 +228,28 @@ class Reader:
             else:
                 self.facts += [_fact(entry, rank, generation) for entry in entries]
 
-    def _require_asked(self, event: Event, entry: Any, field: str, number: int) -> None:
-        """Raise DamageError for an entry that belongs to no step of which the conductor asked its source.
+    def _step_asked_for(self, event: Event, field: str, number: int) -> Event | None:
+        """Return the step that an event is of; None where the conductor's event of it may be lost.
 
-        ``field``: ``ranks`` or ``nodes``, with the number of the source. Without the conductor's events nobody knows.
+        ``field``: ``ranks`` or ``nodes``, with the number of the source. Raises DamageError for a step that was not
+        begun, or that the conductor did not ask this source for.
         """
-        if not isinstance(entry, dict):
-            raise DamageError("not a record")
-        key = (fields.generation(event), fields.whole(event, "step"))
-        step = self.steps.get(key)
+        step = self.steps.get((fields.generation(event), fields.whole(event, "step")))
         if step is None and self._has_all_of_conductor():
             raise DamageError("of a step that was not begun")
+        if step is not None and number not in step.get(field, ()):
+            raise DamageError(_NOT_ASKED)
+        return step
+
+    def _require_asked(self, event: Event, entry: Any, field: str, number: int) -> None:
+        """Raise DamageError for an entry that is not of the check and stage of its step. Arguments as above."""
+        if not isinstance(entry, dict):
+            raise DamageError("not a record")
+        step = self._step_asked_for(event, field, number)
         if step is not None and (
-            number not in step.get(field, ())
-            or entry.get("check") != step["check"]
-            or entry.get("stage", "measure") != step.get("stage", "measure")
+            entry.get("check") != step["check"] or entry.get("stage", "measure") != step.get("stage", "measure")
         ):
-            raise DamageError("of a step that its source was not asked for")
+            raise DamageError(_NOT_ASKED)
 
     def _require_begun(self, generation: int) -> None:
         """Raise DamageError for a generation that the conductor has surely not begun. Its last events may be lost."""
@@ -314,6 +320,7 @@ class Reader:
                 self._require_asked(event, entry, "nodes", node)
             self.facts += [_fact_of_node(entry, node, key[0]) for entry in entries]
             return
+        self._step_asked_for(event, "nodes", node)
         fields.number(event, "seconds")
         if node in self.nodes_done[key] or node in self._nodes_failed[key]:
             raise DamageError("sent twice")

@@ -98,7 +98,8 @@ def _may_say(
     """Return what others add to the controller's record, and how many messages they may not say.
 
     Of two events with one number the judge keeps neither, so nobody else may give a number again that the controller
-    has: it heard that event over the connection of its node. ``of_others``: each with the node of its file.
+    has: it heard that event over the connection of its node. Nor does a node that the run did not have say anything.
+    ``of_others``: each with the node of its file.
     """
     known: dict[tuple[str, str, int], dict[str, Any]] = {}
     for message in record:
@@ -106,6 +107,7 @@ def _may_say(
             known.setdefault(identity(message), message)
     runs = {run for run, _, _ in known}
     nodes = _nodes_of_ranks(record)
+    in_run = frozenset(nodes.values())
     added: list[dict[str, Any]] = []
     refused = 0
     for node, message in of_others:
@@ -116,7 +118,12 @@ def _may_say(
             continue
         if key in known:
             refused += not is_same(known[key], message)
-        elif node is not None and (not runs or key[0] in runs) and _is_of_node(message, node, nodes):
+        elif (
+            node is not None
+            and (not in_run or node in in_run)
+            and (not runs or key[0] in runs)
+            and _is_of_node(message, node, nodes)
+        ):
             added.append(message)
         else:
             refused += 1
@@ -138,8 +145,8 @@ def _nodes_of_ranks(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, in
 
 
 def _is_of_node(message: Mapping[str, Any], node: int, nodes: Mapping[tuple[int, int], int]) -> bool:
-    """Return whether a message is of this node or one of its ranks. Without any event of the conductor nobody knows
-    whose the ranks are, and nothing passes."""
+    """Return whether a message is of this node or one of its ranks. Where the conductor's events are lost nobody knows
+    whose the ranks are; such a run has no PASS."""
     src = str(message.get("src"))
     if found := _RANK.fullmatch(src):
         return not nodes or nodes.get((int(found[2]), int(found[1]))) == node

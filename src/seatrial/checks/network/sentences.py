@@ -85,7 +85,8 @@ def closed_finding(seen: Observations, cause: Cause, closed: Mapping[str, Pairs]
         case "between" | "pair":
             back = ", nor the other way" if cause.mutual else ""
             what = f"{sources} cannot connect to {targets}{back}: {where}{works}"
-            if not cause.mutual and cause.shape == "pair":
+            reported = all((cause.targets[0], source) in seen.tried.pairs for source in cause.sources)
+            if not cause.mutual and cause.shape == "pair" and reported:
                 what += f"; {targets} can connect to {sources}"
         case "rest":
             what = f"{len(cause.pairs)} more connections between {sources} failed: {where}"
