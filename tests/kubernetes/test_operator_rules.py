@@ -18,6 +18,7 @@ from kubernetes.rules import (
     jobset_of,
     of_kind,
     pod_specs,
+    pods_of,
     program_of,
     replicas_of,
     runtime_of,
@@ -192,8 +193,20 @@ _RULES = [
     Rule(
         name="the host's network still resolves names of the cluster",
         cases=[name for name in ALL if name.endswith("everything")],
-        kept=lambda objects: all(spec["dnsPolicy"] == "ClusterFirstWithHostNet" for spec in pod_specs(objects)),
-        spoil=each(pod_specs, lambda spec: spec.update(dnsPolicy="ClusterFirst")),
+        kept=lambda objects: all(
+            spec["dnsPolicy"] == "ClusterFirstWithHostNet" for spec in pod_specs(objects) if "hostNetwork" in spec
+        ),
+        spoil=each(pod_specs, lambda spec: spec.update(hostNetwork=True, dnsPolicy="ClusterFirst")),
+    ),
+    Rule(
+        # mpirun takes a host with an address of its own machine for that machine, and starts its ranks in the launcher.
+        name="the launcher of MPI is not in the network of a machine, where a worker may be, and all others are",
+        cases=[name for name in ALL if name.endswith("everything")],
+        kept=lambda objects: all(
+            spec.get("hostNetwork", False) == (pod["metadata"]["labels"]["app.kubernetes.io/component"] == "node")
+            for pod, spec in zip(pods_of(objects), pod_specs(objects), strict=True)
+        ),
+        spoil=each(pod_specs, lambda spec: spec.update(hostNetwork=not spec.get("hostNetwork", False))),
     ),
     Rule(
         name="trainjob: there is a trainer, or nothing is injected",

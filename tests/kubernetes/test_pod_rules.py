@@ -169,7 +169,7 @@ def _spoil_policy(objects: Objects) -> None:
         policy["spec"]["ingress"] = [{}]
     if not of_kind(objects, "NetworkPolicy"):
         for spec in pod_specs(objects):
-            del spec["hostNetwork"]
+            spec.pop("hostNetwork", None)
         objects.insert(0, {"kind": "NetworkPolicy", "spec": {"podSelector": {"matchLabels": {"a": "b"}}}})
 
 
