@@ -185,8 +185,8 @@ def pod_template(
         spec["serviceAccountName"] = name
     if workload.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in workload.pull_secrets]
-    # A launcher on the machine of a worker would have its addresses: mpirun would take that worker for its own machine, and
-    # start its ranks in the launcher, which has no GPU.
+    # A launcher on the machine of a worker would have its addresses: mpirun would take that worker for its own machine,
+    # and start its ranks in the launcher, which has no GPU.
     if workload.host_network and component == "node":
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     return {
