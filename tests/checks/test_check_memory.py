@@ -43,14 +43,18 @@ def fleet(
     wrong: dict[int, int] | None = None,
     shares: dict[int, float] | None = None,
     facts: Sequence[Fact] = (),
+    host_copies: Sequence[float] = (),
 ) -> Evidence:
-    """Return the evidence of one device model, with one kind of copy that differs, and one pattern."""
+    """Return the evidence of one device model, with one kind of copy that differs, and one pattern.
+
+    ``host_copies``: by rank, the rate from the host; default: all alike.
+    """
     ranks = range(len(speeds))
     measurements = [reading("copy_gbps", value, rank) for rank, value in enumerate(speeds)]
     if device_type == "cuda":
-        measurements += [
-            reading("copy_gbps", 50, rank, kind) for rank in ranks for kind in ("host_to_device", "device_to_host")
-        ]
+        alike = [50.0] * len(speeds)
+        for kind, rates in (("host_to_device", host_copies or alike), ("device_to_host", alike)):
+            measurements += [reading("copy_gbps", rates[rank], rank, kind) for rank in ranks]
     measurements += [reading("wrong_words", (wrong or {}).get(rank, 0), rank, "0x55") for rank in ranks]
     measurements += [reading("tested_bytes", 88, rank, "") for rank in ranks]
     measurements += [reading("copy_gbps", value, rank, stage="repeat") for rank, value in (again or {}).items()]
@@ -117,6 +121,25 @@ def test_half_of_the_devices_of_a_host_that_are_slow_are_no_full_pass(first: lis
     again = dict.fromkeys(suspects(replace(fleet(first, device_type="cuda"), places_of_nodes=one_host), ONE), first[0])
     ruling = CHECK.judge(replace(fleet(first, again, device_type="cuda"), places_of_nodes=one_host), ONE)
     assert not [text for text in ruling.unjudged if "device of" in text], "alone they are as fast as the others"
+    for share in (1.2, 2.5):
+        faster = {rank: share * first[rank] for rank in again}
+        ruling = CHECK.judge(replace(fleet(first, faster, device_type="cuda"), places_of_nodes=one_host), ONE)
+        assert [text for text in ruling.unjudged if "device of" in text], "alone all are faster"
+    alone_of_slow = {rank: first[0] for rank, value in enumerate(first) if value < first[0]}
+    ruling = CHECK.judge(replace(fleet(first, alone_of_slow, device_type="cuda"), places_of_nodes=one_host), ONE)
+    assert [text for text in ruling.unjudged if "device of" in text], "nothing to compare them with"
+
+
+def test_slow_ranks_are_asked_before_those_that_nobody_names() -> None:
+    """Rank 1 is slow. Half of the devices of each host are behind other links, and each is one of many."""
+    wired = [50.0, 50, 50, 50, 25, 25, 25, 25] * 2
+    slow = {1: 2000.0}
+    first = [slow.get(rank, 3000.0) for rank in range(16)]
+    hosts = {node: f"10.0.0.{node // 8}" for node in range(16)}
+    together = replace(fleet(first, device_type="cuda", host_copies=wired), places_of_nodes=hosts)
+    asked = suspects(together, ONE)
+    assert {1, *range(4, 8), *range(12, 16)} < {*asked}
+    assert 1 in asked[:2]
 
 
 def test_two_hosts_far_apart_are_no_full_pass() -> None:

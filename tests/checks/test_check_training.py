@@ -322,6 +322,15 @@ def test_two_hosts_far_apart_are_no_full_pass() -> None:
         "compute_s of rank 2 and rank 3 and the others: the values lie too far apart to compare",
     )
     assert not judge(replace(apart, device_type="cuda"), SMOKE).unjudged, "on a GPU a slow rank only warns"
+    asked = suspects(apart, SMOKE)
+    assert set(asked) == {0, 2, 3} or set(asked) == {1, 2, 3}, "one of the other host to compare with"
+    slow = dict.fromkeys((2, 3), 0.050)
+    for alone_s, is_apart in (
+        (dict.fromkeys(asked, 0.010), False),
+        ({rank: 0.025 if rank in slow else 0.005 for rank in asked}, True),
+        (dict.fromkeys(slow, 0.010), True),
+    ):
+        assert bool(judge(trained(4, compute_s=slow, alone_s=alone_s), SMOKE).unjudged) == is_apart
 
 
 @pytest.mark.parametrize("num_ranks", [2, 8])

@@ -118,14 +118,19 @@ def test_times_are_limited_from_above() -> None:
 
 
 def test_the_spread_of_the_fleet_widens_the_limit() -> None:
-    values = dict(enumerate([90.0, 95.0, 100.0, 105.0, 110.0]))
-    ruling = judge_fleet(values, better="high", device_type="cuda")
-    assert ruling.limit == pytest.approx(100 - 6 * 1.4826 * 5)
+    ruling = judge_fleet(dict(enumerate([97.0, 98.5, 100, 101.5, 103])), better="high", device_type="cuda")
+    assert ruling.limit == pytest.approx(100 - 6 * 1.4826 * 1.5)
     assert ruling.method == "median 6 MAD and 5 % of 5"
-    far = judge_fleet({**values, 0: 80.0}, better="high", device_type="cuda")
-    assert far.limit == pytest.approx(100 / 1.2)
-    assert far.outliers == (0,)
-    assert far.method == "ratio 1.2 to the median of 5, which lie far apart"
+    for slowest, slow in ((90.0, ()), (80.0, (0,))):
+        far = judge_fleet(dict(enumerate([slowest, 95, 100, 105, 110])), better="high", device_type="cuda")
+        assert far.limit == pytest.approx(100 / 1.2)
+        assert far.outliers == slow
+        assert far.method == "ratio 1.2 to the median of 5, which lie far apart"
+
+
+def test_no_spread_makes_a_limit_that_every_value_reaches() -> None:
+    ruling = judge_fleet(dict(enumerate([100.0, 100, 60, 60])), better="high", device_type="cpu")
+    assert (ruling.limit, ruling.outliers) == (50.0, ())
 
 
 @pytest.mark.parametrize(
@@ -202,6 +207,19 @@ def test_no_single_host_hides_a_slow_one(
     assert slow <= {*ruling.outliers, *ruling.contested}
     honest_ranks = {rank for rank, host in hosts.items() if host != f"host {len(honest)}"}
     assert not set(ruling.outliers) & (honest_ranks - slow)
+
+
+@pytest.mark.parametrize("better", ["high", "low"])
+@pytest.mark.parametrize(("device_type", "slow"), [("cuda", 85.0), ("cpu", 55.0)])
+@pytest.mark.parametrize("per_host", [2, 3, 4, 8])
+def test_of_three_hosts_none_hides_a_slow_rank(per_host: int, device_type: str, slow: float, better: Better) -> None:
+    """Without the liar it is slow, and so it is where that host is honest."""
+    for lie in ([slow] * per_host, [100.0, slow] * (per_host // 2) + [slow] * (per_host % 2), [slow / 2] * per_host):
+        values, hosts = on_hosts([100.0] * per_host, [slow, *[100.0] * (per_host - 1)], lie)
+        if better == "low":
+            values = {rank: 1 / value for rank, value in values.items()}
+        ruling = judge_fleet(values, better=better, device_type=device_type, hosts=hosts)
+        assert per_host in {*ruling.outliers, *ruling.contested}
 
 
 @pytest.mark.parametrize(("device_type", "sigma"), [("cuda", 0.012), ("cpu", 0.06)])

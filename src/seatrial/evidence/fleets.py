@@ -60,9 +60,10 @@ def judge_fleets(
     rest = tuple(rank for rank in whole.ranks if rank not in sure)
     rulings = certain
     if judged := tuple(rank for rank in rest if rank not in doubted):
-        rulings.append(replace(whole, ranks=judged, peers=rest, outliers=tuple(sorted(others)), apart={}))
+        rulings.append(replace(whole, ranks=judged, peers=judged, outliers=tuple(sorted(others)), apart={}))
     if apart := _of(whole, doubted):
-        rulings.append(replace(whole, ranks=apart, peers=rest, outliers=(), limit=None, apart=doubted))
+        peers = tuple(rank for rank in rest if rank not in others)
+        rulings.append(replace(whole, ranks=apart, peers=peers, outliers=(), limit=None, apart=doubted))
     return tuple(rulings)
 
 

@@ -130,19 +130,44 @@ class FleetRates:
         """The most typical rank; None without a measured rank."""
         return next(iter(self.references), None)
 
-    def suspects(self) -> tuple[int, ...]:
-        """Return the ranks that missed a limit, and where the fleet set the limit, the references; ascending."""
-        slow = {rank for rank in self.ranks if self.outcome(rank).state not in ("unjudged", "passed")}
-        if slow & set(self.fleet.outliers):
-            slow.update(self.references[:NUM_REFERENCES])
-        slow.update(self.contested, self.apart)
-        return tuple(sorted(slow))
-
     @property
     def contested(self) -> Mapping[int, Contest]:
         """Return the ranks that one other host keeps from being outliers, unless the user set a limit."""
         is_limited = any(limit.origin.startswith("user") for limit in self.limits)
         return {} if is_limited else self.fleet.contested
+
+    def slow(self) -> tuple[int, ...]:
+        """Return the ranks that missed a limit, ascending."""
+        return tuple(rank for rank in self.ranks if self.outcome(rank).state not in ("unjudged", "passed"))
+
+    def doubted(self) -> dict[int, float]:
+        """Return the ranks that would be slow if others were believed, each with the limit that it missed then."""
+        return {rank: contest.limit for rank, contest in self.contested.items()} | {**self.apart}
+
+    def suspects(self) -> tuple[int, ...]:
+        """Return all these ranks, and where the fleet set their limit, the references; ascending."""
+        slow, doubted = {*self.slow()}, self.doubted()
+        references = self.references[:NUM_REFERENCES] if doubted or slow & {*self.fleet.outliers} else ()
+        return tuple(sorted(slow | {*doubted, *references}))
+
+    def is_fast_alone(self, rank: int, limit: float, starved: Mapping[int, float]) -> bool:
+        """Return whether a rank that missed a limit of the fleet reaches it alone, moved as the references did.
+
+        What ranks share, such as a memory bus or a file server, makes each of them faster alone, a slow one too.
+        ``starved``: as for ``outcome``.
+        """
+        drifts = self._drifts(starved)
+        return rank in self.again and drifts is not None and self.again[rank].value >= limit * drifts[1]
+
+    def _drifts(self, starved: Mapping[int, float]) -> tuple[float, float] | None:
+        compared = [rank for rank in self.references if rank in self.again]
+        return believable_drifts(
+            {rank: self.first[rank].value for rank in compared},
+            {rank: self.again[rank].value for rank in compared},
+            starved=starved,
+            typical=self.fleet.reference,
+            effect=self.effect,
+        )
 
     def outcome(
         self, rank: int, starved: Mapping[int, float] | None = None, named: Callable[[int], str] = "rank {}".format
@@ -177,13 +202,7 @@ class FleetRates:
                 lack = ", without the CPU time it could use" if other in starved else ""
                 before = f"{_rate(self.first[other])} with all ranks"
                 lines.append(f"for comparison, {named(other)}: {before}, {_rate(self.again[other])} alone{lack}")
-            drifts = believable_drifts(
-                {other: self.first[other].value for other in compared},
-                {other: self.again[other].value for other in compared},
-                starved=starved,
-                typical=self.fleet.reference,
-                effect=self.effect,
-            )
+            drifts = self._drifts(starved)
             if drifts is not None:
                 loose, strict = (self._tightest(drift) for drift in drifts)
             elif own is None or again.value >= own.value:
@@ -283,7 +302,7 @@ def judge_fleet(
         if len(beyond) > 1 and len(beyond) * _MANY > len(measured):
             apart = beyond
             limit = limit if limit > 0 else None
-        elif beyond:
+        elif farthest > limit if high else farthest < limit:
             reference = farthest * _RATIO[kind] if high else farthest / _RATIO[kind]
             limit, method = farthest, f"ratio {_RATIO[kind]} to the median of {len(measured)}, which lie far apart"
     slow = set() if limit is None else _beyond(measured, limit, high=high)
@@ -318,14 +337,14 @@ def _contested(
     if not VOTING_HOSTS <= len(by_host) <= _MOST_CONTESTING or len(values) <= FEW:
         return {}
     found: dict[int, Contest] = {}
+    tighter = max if high else min
     for name in sorted(by_host):
+        rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
+        limit = _spread(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind).limit
         if len(by_host) == VOTING_HOSTS:
             # Each of the two others may be right.
-            typical = [median(mine) for other, mine in by_host.items() if other != name]
-            limit = max(typical) / _RATIO[kind] if high else min(typical) * _RATIO[kind]
-        else:
-            rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
-            limit = _spread(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind).limit
+            typical = tighter(median(mine) for other, mine in by_host.items() if other != name)
+            limit = tighter(limit, typical / _RATIO[kind] if high else typical * _RATIO[kind])
         for rank, value in values.items():
             if hosts[rank] != name and rank not in slow and (value < limit if high else value > limit):
                 found.setdefault(rank, Contest(host=name, limit=limit))
@@ -398,9 +417,8 @@ def reference_ranks(
         fleet: what ``judge_fleet`` says of them.
         hosts: by rank, the name of its host; without it each rank counts as one host.
     """
-    typical = sorted(
-        set(fleet.peers) - set(fleet.outliers), key=lambda rank: (abs(values[rank] - fleet.reference), rank)
-    )
+    doubted = {*fleet.outliers, *fleet.contested, *fleet.apart}
+    typical = sorted(set(fleet.peers) - doubted, key=lambda rank: (abs(values[rank] - fleet.reference), rank))
     if hosts is None or len({hosts[rank] for rank in fleet.peers}) < 2:
         return tuple(typical)
     first_of_host = {hosts[rank]: rank for rank in reversed(typical)}

@@ -86,32 +86,45 @@ def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
     """Return the ranks that missed a limit, and with them typical ranks of their group to compare with.
 
     One typical rank of each group comes first and then the slowest: only a limited number of ranks measures again, and
-    no repeat can be judged without a typical rank. Further typical ranks come last: they are needed where one of them
-    is disturbed, or lies.
+    no repeat can be judged without a typical rank. Further typical ranks follow: they are needed where one of them is
+    disturbed, or lies. Ranks that would be slow if others were believed come last, with typical ranks of their group
+    before them, since they are not named.
     """
     first: dict[int, None] = {}
-    reached: dict[int, float] = {}
-    compared = []
+    slow: dict[int, float] = {}
+    doubted: dict[int, float] = {}
+    compared, aside = list[FleetRates](), list[FleetRates]()
     for rates in groups:
-        for rank in rates.suspects():
+        missed = rates.slow()
+        for rank in missed:
             outcome = rates.outcome(rank)
-            if outcome.state != "passed" and outcome.limit is not None:
+            if outcome.limit is not None:
                 share = outcome.measurement.value / outcome.limit.value if outcome.limit.value else 1.0
-                reached[rank] = min(share, reached.get(rank, share))
-        missed = {rank: contest.limit for rank, contest in rates.contested.items()} | {**rates.apart}
-        for rank, limit in missed.items():
+                slow[rank] = min(share, slow.get(rank, share))
+        for rank, limit in rates.doubted().items():
             share = rates.first[rank].value / limit
-            reached[rank] = min(share, reached.get(rank, share))
-        if rates.reference in rates.suspects():
+            doubted[rank] = min(share, doubted.get(rank, share))
+        if {*missed} & {*rates.fleet.outliers} and rates.reference is not None:
             compared.append(rates)
             first[rates.reference] = None
-    asked = dict.fromkeys((*first, *sorted(reached, key=lambda rank: (reached[rank], rank))))
-    for rates in compared:
-        # Ranks that measure again anyway serve all groups.
+        elif rates.doubted():
+            aside.append(rates)
+    asked = dict.fromkeys((*first, *_by_share(slow)))
+    _add_references(asked, compared)
+    _add_references(asked, aside)
+    return (*asked, *(rank for rank in _by_share(doubted) if rank not in asked))
+
+
+def _by_share(reached: Mapping[int, float]) -> list[int]:
+    return sorted(reached, key=lambda rank: (reached[rank], rank))
+
+
+def _add_references(asked: dict[int, None], groups: Iterable[FleetRates]) -> None:
+    """Add typical ranks of each group until it has enough. Ranks that measure again anyway serve all groups."""
+    for rates in groups:
         again = [rank for rank in rates.references if rank in asked]
         others = [rank for rank in rates.references if rank not in asked]
         asked.update(dict.fromkeys(others[: max(0, NUM_REFERENCES - len(again))]))
-    return tuple(asked)
 
 
 def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, float]) -> Iterator[Ruling]:
@@ -127,15 +140,15 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
     for measurement in rates.impossible:
         assert measurement.rank is not None and rates.ceiling is not None
         yield Ruling(absent=(_impossible(measurement, rates.ceiling, words),))
-    yield Ruling(absent=tuple(_contested(rates, words)), unjudged=tuple(_apart(rates, words)))
+    yield Ruling(absent=tuple(_contested(rates, words, starved)), unjudged=tuple(_apart(rates, words, starved)))
     for rank in rates.ranks:
         yield _judge_speed(rank, rates.outcome(rank, starved, words.other), words, shares.get(rank, 1.0), user_limit)
 
 
-def _contested(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
+def _contested(rates: FleetRates, words: SpeedWords, starved: Mapping[int, float]) -> Iterator[str]:
     """Yield the ranks that only one other host, which may lie, keeps from being slow, with all ranks and alone."""
     for rank, contest in sorted(rates.contested.items()):
-        if not _reaches(rates.again.get(rank), contest.limit):
+        if not rates.is_fast_alone(rank, contest.limit, starved):
             first = rates.first[rank]
             yield (
                 f"{words.measurement} of {words.subject(rank)} compared without host {contest.host}:"
@@ -143,16 +156,12 @@ def _contested(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
             )
 
 
-def _apart(rates: FleetRates, words: SpeedWords) -> Iterator[str]:
+def _apart(rates: FleetRates, words: SpeedWords, starved: Mapping[int, float]) -> Iterator[str]:
     """Yield the ranks that are slower than others, alone, too, as many are, or by the word of one other host alone."""
-    apart = [rank for rank, limit in sorted(rates.apart.items()) if not _reaches(rates.again.get(rank), limit)]
+    apart = [rank for rank, limit in sorted(rates.apart.items()) if not rates.is_fast_alone(rank, limit, starved)]
     if apart:
         subjects = and_list([words.subject(rank) for rank in apart])
         yield f"{words.measurement} of {subjects} and the others: the values {TOO_FAR_APART}"
-
-
-def _reaches(alone: Measurement | None, limit: float) -> bool:
-    return alone is not None and alone.value >= limit
 
 
 def _impossible(measurement: Measurement, ceiling: Limit, words: SpeedWords) -> str:

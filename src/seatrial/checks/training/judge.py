@@ -13,7 +13,7 @@ from seatrial.checks.shared.host_activity import is_contention
 from seatrial.checks.training.judge_data import is_data, judge_data
 from seatrial.checks.training.judge_held_up import judge_held_up
 from seatrial.checks.training.judge_one_batch import judge_one_batch, one_batch_suspects
-from seatrial.checks.training.judge_speed import compute_fleets, judge_compute_fleet, judge_contested, slow_suspects
+from seatrial.checks.training.judge_speed import compute_fleets, judge_compute_fleet, slow_suspects
 from seatrial.checks.training.params import Params
 from seatrial.checks.training.readings import by_rank
 from seatrial.checks.training.rules import LOSS_WINDOW, accuracy_rule
@@ -59,7 +59,6 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             _judge_accuracy(evidence, params),
             _judge_digests(evidence),
             *(judge_compute_fleet(evidence, fleet) for fleet in compute_fleets(evidence)),
-            judge_contested(evidence),
             judge_held_up(evidence),
         ]
     # Also after a training that stopped early: a wrong rank may be the cause.

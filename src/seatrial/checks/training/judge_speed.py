@@ -18,7 +18,6 @@ from seatrial.evidence.fleets import judge_fleets
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import (
     NUM_REFERENCES,
-    Contest,
     FleetRuling,
     believable_drifts,
     fleet_effect,
@@ -36,16 +35,10 @@ class ComputeFleet:
     """By rank, measured while all ranks trained."""
     again: Mapping[int, Measurement]
     """By rank, from the stage ``repeat``: alone, with all other ranks idle."""
-    limit: Limit
-    """The limit in the group, seconds."""
-    ranks: tuple[int, ...]
-    """The ranks that are judged, ascending; ``first`` may have more, to compare them with."""
-    outliers: tuple[int, ...]
-    """The ranks that missed it, ascending."""
+    ruling: FleetRuling
+    """The ruling about them, which may judge some of the ranks only."""
     references: tuple[int, ...]
     """The ranks with which an outlier may be compared when alone, the most typical first."""
-    typical: float
-    """The time in the group that the limit came from, seconds."""
     effect: float
     """The share of a speed below which two speeds count as equal."""
 
@@ -54,20 +47,38 @@ class ComputeFleet:
         """The most typical rank."""
         return self.references[0]
 
+    @property
+    def limit(self) -> Limit:
+        """The limit in the group, seconds; infinite where there is none."""
+        limit_s = math.inf if self.ruling.limit is None else self.ruling.limit
+        return Limit(value=limit_s, unit="s", origin=f"fleet, {self.ruling.method}")
+
+    def doubted(self) -> dict[int, float]:
+        """Return the ranks that would be slow if others were believed, each with the time that was its limit then."""
+        return {rank: contest.limit for rank, contest in self.ruling.contested.items()} | {**self.ruling.apart}
+
+    def is_fast_alone(self, rank: int, limit_s: float, starved: Mapping[int, float]) -> bool:
+        """Return whether a rank that missed this limit in the group reaches it alone, moved as the references did."""
+        drifts = self._drifts(starved)
+        return rank in self.again and drifts is not None and self.again[rank].value <= limit_s / drifts[1]
+
     def limits_alone(self, starved: Mapping[int, float]) -> tuple[Limit, Limit] | None:
         """Return the times above which a rank is slow alone, and below which it is fast alone.
 
         Alone on a quiet machine every rank is faster: the limit moves as the references did. None where none of them
         measured again. ``starved``: by rank, the share of CPU time of those that lacked it.
         """
-        first = {rank: 1 / self.first[rank].value for rank in self.references}
-        again = {rank: 1 / measurement.value for rank, measurement in self.again.items() if measurement.value > 0}
-        drifts = believable_drifts(first, again, starved=starved, typical=1 / self.typical, effect=self.effect)
+        drifts = self._drifts(starved)
         if drifts is None:
             return None
         low, high = drifts
         loose_s = self.limit.value / low if low > 0 else math.inf
         return replace(self.limit, value=loose_s), replace(self.limit, value=self.limit.value / high)
+
+    def _drifts(self, starved: Mapping[int, float]) -> tuple[float, float] | None:
+        first = {rank: 1 / self.first[rank].value for rank in self.references}
+        again = {rank: 1 / measurement.value for rank, measurement in self.again.items() if measurement.value > 0}
+        return believable_drifts(first, again, starved=starved, typical=1 / self.ruling.reference, effect=self.effect)
 
     def comparison(self, named: Callable[[int], str]) -> Iterator[str]:
         """Yield a line for each rank to compare with that measured again; ``named`` names it."""
@@ -79,82 +90,68 @@ class ComputeFleet:
 
 
 def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
-    """Yield the fleet of each device model that has enough ranks to be compared."""
-    again = by_rank(evidence, "compute_s", stage="repeat")
-    for same_device, ruling in _rulings(evidence):
-        if ruling.limit is not None:
-            limit = Limit(value=ruling.limit, unit="s", origin=f"fleet, {ruling.method}")
-            values = {rank: measurement.value for rank, measurement in same_device.items()}
-            yield ComputeFleet(
-                first=same_device,
-                ranks=ruling.ranks,
-                again=again,
-                limit=limit,
-                outliers=ruling.outliers,
-                references=reference_ranks(values, ruling, evidence.hosts()),
-                typical=ruling.reference,
-                effect=fleet_effect(evidence.device_type),
-            )
-
-
-def _rulings(evidence: Evidence) -> Iterator[tuple[dict[int, Measurement], FleetRuling]]:
-    """Yield the computing times of each device model, and what comparing them says."""
-    first, hosts = by_rank(evidence, "compute_s"), evidence.hosts()
+    """Yield the fleets of each device model that has enough ranks to be compared."""
+    first, again, hosts = (
+        by_rank(evidence, "compute_s"),
+        by_rank(evidence, "compute_s", stage="repeat"),
+        evidence.hosts(),
+    )
     device_type = evidence.device_type
     judge = partial(judge_fleet, better="low", device_type=device_type, share_cores=device_type == "cpu")
     for device in sorted({evidence.ranks[rank].device for rank in first}):
         same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
         values = {rank: measurement.value for rank, measurement in same_device.items()}
         for ruling in judge_fleets(values, judge, hosts):
-            yield same_device, ruling
-
-
-def _contested(evidence: Evidence) -> Iterator[tuple[int, Measurement, Contest]]:
-    """Yield the ranks that only one other host, which may lie, keeps from being slow. On a GPU slow ranks only warn."""
-    for same_device, ruling in _rulings(evidence) if evidence.device_type != "cuda" else ():
-        for rank, contest in sorted(ruling.contested.items()):
-            yield rank, same_device[rank], contest
-
-
-def _apart(evidence: Evidence) -> Iterator[tuple[int, float, float]]:
-    """Yield the ranks that are not comparable, their times and the limits that they missed."""
-    for same_device, ruling in _rulings(evidence) if evidence.device_type != "cuda" else ():
-        for rank, limit in ruling.apart.items():
-            yield rank, same_device[rank].value, limit
-
-
-def judge_contested(evidence: Evidence) -> Ruling:
-    """Lack the comparison of a rank that is slow, with all ranks and alone, unless one other host is believed.
-
-    Where many lie far apart, alone, too, or two hosts do, none is believed against the others: a PASS is then partial.
-    """
-    again = by_rank(evidence, "compute_s", stage="repeat")
-    apart = [
-        f"rank {rank}" for rank, _, limit in sorted(_apart(evidence)) if rank not in again or again[rank].value > limit
-    ]
-    return Ruling(
-        unjudged=(f"compute_s of {and_list(apart)} and the others: the values {TOO_FAR_APART}",) if apart else (),
-        absent=tuple(
-            f"compute_s of rank {rank} compared without host {contest.host}: {first.value * 1e3:.3g} ms would then be"
-            f" above the limit {contest.limit * 1e3:.3g} ms"
-            for rank, first, contest in _contested(evidence)
-            if rank not in again or again[rank].value > contest.limit
-        ),
-    )
+            if ruling.limit is not None or ruling.apart:
+                yield ComputeFleet(
+                    first=same_device,
+                    again=again,
+                    ruling=ruling,
+                    references=reference_ranks(values, ruling, hosts),
+                    effect=fleet_effect(device_type),
+                )
 
 
 def slow_suspects(evidence: Evidence) -> list[int]:
     """Return the stragglers, the slowest first, after one typical rank of each of their device models.
 
     The typical ranks come first because only a limited number of ranks measures again, and no repeat can be judged
-    without one. Further typical ranks come last.
+    without one. Further typical ranks follow, and then the ranks that would be slow if others were believed, with
+    typical ranks before them: they are not named. On a GPU these are not asked, since slow ranks only warn.
     """
-    fleets = [fleet for fleet in compute_fleets(evidence) if fleet.outliers]
-    slow = [(-fleet.first[rank].value / fleet.limit.value, rank) for fleet in fleets for rank in fleet.outliers]
-    slow += [(-first.value / contest.limit, rank) for rank, first, contest in _contested(evidence)]
-    slow += [(-value / limit, rank) for rank, value, limit in _apart(evidence)]
-    more = (rank for fleet in fleets for rank in fleet.references[1:NUM_REFERENCES])
-    return [*(fleet.reference for fleet in fleets), *(rank for _, rank in sorted(slow)), *more]
+    fleets = [*compute_fleets(evidence)]
+    compared = [fleet for fleet in fleets if fleet.ruling.outliers]
+    aside = [] if evidence.device_type == "cuda" else [fleet for fleet in fleets if fleet.doubted()]
+    slow = [
+        (-fleet.first[rank].value / fleet.limit.value, rank) for fleet in compared for rank in fleet.ruling.outliers
+    ]
+    doubted = [
+        (-fleet.first[rank].value / limit_s, rank) for fleet in aside for rank, limit_s in fleet.doubted().items()
+    ]
+    return [
+        *(fleet.reference for fleet in compared),
+        *(rank for _, rank in sorted(slow)),
+        *(rank for fleet in (*compared, *aside) for rank in fleet.references[:NUM_REFERENCES]),
+        *(rank for _, rank in sorted(doubted)),
+    ]
+
+
+def _judge_doubted(fleet: ComputeFleet, starved: Mapping[int, float]) -> Ruling:
+    """Lack the comparison of a rank that is slow, with all ranks and alone, unless one other host is believed.
+
+    Where many lie far apart, alone, too, or two hosts do, none is believed against the others: a PASS is then partial.
+    """
+    slow = [rank for rank, limit_s in fleet.doubted().items() if not fleet.is_fast_alone(rank, limit_s, starved)]
+    apart = [f"rank {rank}" for rank in sorted(fleet.ruling.apart) if rank in slow]
+    contested = [(rank, fleet.ruling.contested[rank]) for rank in sorted(fleet.ruling.contested) if rank in slow]
+    return Ruling(
+        unjudged=(f"compute_s of {and_list(apart)} and the others: the values {TOO_FAR_APART}",) if apart else (),
+        absent=tuple(
+            f"compute_s of rank {rank} compared without host {contest.host}: {fleet.first[rank].value * 1e3:.3g} ms"
+            f" would then be above the limit {contest.limit * 1e3:.3g} ms"
+            for rank, contest in contested
+        ),
+    )
 
 
 def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
@@ -163,18 +160,19 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     A slow rank makes the others wait, so only computing is compared. On a GPU a slow rank only causes a warning: the
     time of a small model depends more on the host that launches it.
     """
-    findings, absent, unjudged = [], [], []
     shares, is_gpu = by_rank(evidence, "cpu_share", stage="repeat"), evidence.device_type == "cuda"
     starved = {rank: reading.value for rank, reading in shares.items() if not CPU_SHARE.passes(reading.value)}
+    doubted = Ruling() if is_gpu else _judge_doubted(fleet, starved)
+    findings, absent, unjudged = [], [*doubted.absent], [*doubted.unjudged]
     limits_alone = fleet.limits_alone(starved)
     comparison = tuple(fleet.comparison(short_names(evidence.ranks)))
     judged = [
         Judged(measurement=fleet.first[rank], limit=fleet.limit, passed=True)
-        for rank in fleet.ranks
-        if rank not in fleet.outliers
+        for rank in fleet.ruling.ranks
+        if rank not in fleet.ruling.outliers and fleet.ruling.limit is not None
     ]
     throttled = held_up(evidence, "throttled_s")
-    for rank in fleet.outliers:
+    for rank in fleet.ruling.outliers:
         if rank in throttled:
             continue
         if rank not in fleet.again or fleet.again.keys().isdisjoint(fleet.references):
