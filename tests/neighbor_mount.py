@@ -19,7 +19,7 @@ import pytest
 NEIGHBOR = 10002
 CONTENT = b"the neighbor knows this secret, and all of its characters"
 _FILE, _FOLDER = 2, 1
-_LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _INIT, _OPENDIR, _CREATE = 1, 2, 3, 14, 15, 26, 27, 35
+_LOOKUP, _FORGET, _GETATTR, _MKDIR, _OPEN, _READ, _INIT, _OPENDIR, _CREATE = 1, 2, 3, 9, 14, 15, 26, 27, 35
 _ENOENT, _EEXIST, _ENOSYS = 2, 17, 38
 
 
@@ -58,6 +58,8 @@ def _serve(fd: int, owner: int, name: bytes) -> None:
             answer = struct.pack("<QQ", 1, 0) + _attributes(node, owner)
         elif operation == _LOOKUP and body.rstrip(b"\0") == name:
             answer = struct.pack("<5Q", _FILE, 0, 1, 1, 0) + _attributes(_FILE, owner)
+        elif operation == _MKDIR:
+            answer = struct.pack("<5Q", _FOLDER + 2, 0, 1, 1, 0) + _attributes(_FOLDER, owner)
         elif operation in (_OPEN, _OPENDIR):
             answer = struct.pack("<QQ", 1, 0)
         elif operation == _READ:

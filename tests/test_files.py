@@ -17,7 +17,7 @@ import pytest
 from hostile_files import HOSTILE, SECRET, assert_unharmed, victim
 from neighbor_mount import CONTENT, NEIGHBOR, mounted
 
-from seatrial import files
+from seatrial import files, start
 from seatrial.environment import working_folder
 
 NOBODY = 65534
@@ -319,6 +319,41 @@ def test_what_a_neighbors_file_system_shows_as_ours_is_not(tmp_path: Path) -> No
     files.make_private(folder)
 
 
+@pytest.mark.root
+def test_what_a_neighbor_unmounts_while_it_is_open_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neighbor answers once the file system is in no list of mounts any more."""
+    status_of = os.fstat
+
+    def unmounting(fd: int) -> os.stat_result:
+        subprocess.run(["umount", "-l", tmp_path], capture_output=True, check=False)
+        return status_of(fd)
+
+    for use in (
+        lambda: files.read_trusted(tmp_path / "secret", 100, private=True),
+        lambda: files.make_private(tmp_path),
+        lambda: start._possible_exchange(str(tmp_path)),
+    ):
+        with mounted(tmp_path, shown_owner=os.geteuid(), name="secret"), monkeypatch.context() as patch:
+            patch.setattr(os, "fstat", unmounting)
+            with pytest.raises(OSError, match="was unmounted meanwhile"):
+                use()
+
+
+@pytest.mark.root
+def test_a_folder_of_ours_below_another_root_is_ours(tmp_path: Path) -> None:
+    """After chroot the list of mounts lacks the mount that holds the root."""
+    look, root = "start.status_and_mounter('/tmp')[1]", str(tmp_path)
+    script = f"import os; from seatrial import start; {look}; os.chroot({root!r}); os.chdir('/'); print({look})"
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "proc").mkdir()
+    subprocess.run(["mount", "--bind", "/proc", tmp_path / "proc"], check=True)
+    try:
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path / "proc"], check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 _CONTAINERS = {
     "none": (f"0 0 {2**32 - 1}", 1000),
     "Pyxis": ("1000 1000 1", 1000),
@@ -331,10 +366,12 @@ _CONTAINERS = {
 
 def _in_container(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: str = "") -> None:
     numbers, user = _CONTAINERS[name]
+    doubles = dict[str, Path]()
     for file, text in (("uid_map", numbers), ("mountinfo", mounts)):
+        doubles[f"/proc/self/{file}"] = tmp_path / file
         (tmp_path / file).write_text(f"{text}\n")
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr(files, "open", lambda path, *a, **b: (tmp_path / Path(path).name).open(*a, **b), raising=False)
+    monkeypatch.setattr(start, "open", lambda path, *a, **b: doubles.get(path, Path(path)).open(*a, **b), raising=False)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +402,7 @@ def test_who_has_mounted_it(
     device = tmp_path.stat().st_dev
     line = f"45 27 {os.major(device)}:{os.minor(device)} / /x rw - fuse x,user_id=0 {options}"
     _in_container(container, tmp_path, monkeypatch, line)
-    assert files.mounted_by(tmp_path.stat()) == mounter
+    assert start.status_and_mounter(tmp_path) == (tmp_path.stat(), mounter)
 
 
 @pytest.mark.parametrize(

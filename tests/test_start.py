@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from hostile_files import HOSTILE
+from neighbor_mount import NEIGHBOR, mounted
 
 from seatrial import start
 from seatrial.targets.remote_defaults import start_argv
@@ -220,6 +221,24 @@ def test_a_temporary_folder_that_another_user_can_exchange_is_skipped(
         path = start.write_copy(content, digest_of(content), "x", "-")
         start.remove_copy(path)
         assert Path(path).parents[1] == safe
+
+
+@pytest.mark.root
+def test_a_folder_on_the_file_system_of_a_neighbor_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows what it likes as ours: Python would run the code of the neighbor in place of the copy."""
+    content, theirs, safe = zipped(), tmp_path / "theirs", tmp_path / "safe"
+    theirs.mkdir(mode=0o700)
+    safe.mkdir()
+    parts = parts_in(tmp_path / "parts", content)
+    monkeypatch.setattr(start, "_TEMPORARY", (str(safe),))
+    with mounted(theirs, shown_owner=os.geteuid(), name="tmp"):
+        for folder in (theirs, theirs / "new"):
+            monkeypatch.setenv("TMPDIR", str(folder))
+            path = start.write_copy(content, digest_of(content), "x", "-")
+            start.remove_copy(path)
+            assert Path(path).parents[1] == safe
+            said = refused(started(digest_of(content), str(folder), *parts, "--", "run", cwd=tmp_path))
+            assert said == f"cannot be kept in {folder}: it is on a file system of user {NEIGHBOR}; name another one.\n"
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "device", "folder", "socket"])

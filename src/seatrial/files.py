@@ -17,11 +17,12 @@ import contextlib
 import errno
 import io
 import os
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from seatrial.start import mounted_by, status_and_mounter, user_outside
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXISTING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -163,7 +164,7 @@ def read_trusted(path: str | os.PathLike[str], most_bytes: int, *, private: bool
             raise _refusal(name, "a symbolic link and no regular file") from None
         raise
     try:
-        _require_trusted(os.fstat(fd), name, private)
+        _require_trusted(fd, name, private)
         with os.fdopen(os.dup(fd), "rb") as file:
             content = file.read(most_bytes + 1)
     finally:
@@ -232,46 +233,15 @@ def make_private(folder: str | os.PathLike[str]) -> None:
     """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    status = os.lstat(folder)
+    status, mounter = status_and_mounter(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise NotPrivateError(
             errno.EPERM,
             f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
             f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
         )
-    if by := mounted_by(status):
-        raise NotPrivateError(errno.EPERM, f"{os.fspath(folder)} {_shown_by(by)}; set TMPDIR")
-
-
-def mounted_by(status: os.stat_result) -> int:
-    """Return the other user who mounted the file system of a file by FUSE, and so decides which owners, modes and
-    contents it shows to others; 0 for one of root or of this user, and for all other file systems, which root mounts.
-
-    The kernel shows the number that the user has where it was mounted, in a container, too. There it may be the one
-    that this user has inside.
-    """
-    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
-        for line in mounts:
-            words = line.decode(errors="replace").split()
-            # The last word is the kernel's; the source before it may be any words of that user.
-            if words[2] == device and (user := re.search(r"(?:^|,)user_id=(\d+)", words[-1])):
-                ours = user_outside()
-                # Without this option only who has mounted it can have got the status. (Root of the machine may, too.)
-                is_ours = ours != os.geteuid() and "allow_other" not in words[-1].split(",")
-                return 0 if is_ours or int(user[1]) == ours else int(user[1])
-    return 0
-
-
-def user_outside() -> int:
-    """Return the number that this user has outside of its container, if the container has a separate set of users."""
-    user = os.geteuid()
-    with contextlib.suppress(OSError), open("/proc/self/uid_map", encoding="ascii") as lines:
-        for line in lines:
-            first, outside, count = map(int, line.split())
-            if first <= user < first + count:
-                return outside + user - first
-    return user
+    if mounter:
+        raise NotPrivateError(errno.EPERM, f"{os.fspath(folder)} {_shown_by(mounter)}; set TMPDIR")
 
 
 def own_folder_name() -> str:
@@ -353,10 +323,11 @@ def _shown_by(user: int) -> str:
     return f"is on a file system of user {user}, who decides what it shows"
 
 
-def _require_trusted(status: os.stat_result, name: str, private: bool) -> None:
+def _require_trusted(fd: int, name: str, private: bool) -> None:
+    status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(name, f"{kind_of(status)} and no regular file")
-    if by := mounted_by(status):
+    if by := mounted_by(fd):
         raise OSError(errno.EPERM, f"{ascii(name)[1:-1]} {_shown_by(by)}; move it")
     if status.st_uid != os.geteuid() and (private or status.st_uid != 0):
         raise _refusal(name, f"a file of user {status.st_uid}, not of user {os.geteuid()}")

@@ -12,6 +12,7 @@ cannot start anything, it prints one sentence and ends with exit code 3.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -189,6 +190,64 @@ def refusal_of_number() -> str:
     )
 
 
+def status_and_mounter(path: "str | os.PathLike[str]") -> "tuple[os.stat_result, int]":
+    """Return the status of what is at a path, a link, too, and the user that ``mounted_by`` returns for it."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return os.fstat(fd), mounted_by(fd)
+    finally:
+        os.close(fd)
+
+
+def mounted_by(fd: int) -> int:
+    """Return the other user who mounted the file system of an open file by FUSE, and so decides which owners, modes and
+    contents it shows to others; 0 for one of root or of this user, and for all other file systems, which root mounts.
+
+    The kernel shows the number that the user has where it was mounted, in a container, too. There it may be the one
+    that this user has inside. Raises OSError where that user has unmounted it since.
+    """
+    device = os.fstat(fd).st_dev
+    shown = f"{os.major(device)}:{os.minor(device)}"
+    lines = []
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
+        lines = [line.decode(errors="replace").split() for line in mounts]
+    for words in lines:
+        # The last word is the kernel's; the source before it may be any words of that user.
+        user = re.search(r"(?:^|,)user_id=(\d+)", words[-1])
+        if words[2] == shown and user:
+            ours = user_outside()
+            # Without this option only who has mounted it can have got the status. (Root of the machine may, too.)
+            is_ours = ours != os.geteuid() and "allow_other" not in words[-1].split(",")
+            return 0 if is_ours or int(user.group(1)) == ours else int(user.group(1))
+    # An unmounted file system stays usable where it is open, without a line. After chroot that of "/" has none, either.
+    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    known = {"", _mount_of(root), *(words[0] for words in lines)}
+    os.close(root)
+    if _mount_of(fd) not in known:
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        raise OSError(errno.ESTALE, "its file system was unmounted meanwhile", path)
+    return 0
+
+
+def _mount_of(fd: int) -> str:
+    """Return the number of the mount of an open file; an empty text where the kernel does not say it."""
+    with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
+        found = re.search(r"^mnt_id:\s*(\d+)", lines.read(), re.MULTILINE)
+        return found.group(1) if found else ""
+    return ""
+
+
+def user_outside() -> int:
+    """Return the number that this user has outside of its container, if the container has a separate set of users."""
+    user = os.geteuid()
+    with contextlib.suppress(OSError), open("/proc/self/uid_map", encoding="ascii") as lines:
+        for line in lines:
+            first, outside, count = map(int, line.split())
+            if first <= user < first + count:
+                return outside + user - first
+    return user
+
+
 def _has_own_numbers() -> bool:
     """Return whether this is a user namespace whose numbers of users are not those of the machine."""
     try:
@@ -211,7 +270,9 @@ def _is_below_open(path: str) -> bool:
 def _possible_exchange(folder: str) -> str:
     """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
     while True:
-        status = os.stat(folder)
+        status, mounter = status_and_mounter(folder)
+        if mounter:
+            return f"{folder} is on a file system of user {mounter}"
         if status.st_uid not in trusted_users(folder):
             return f"{folder} belongs to user {status.st_uid}"
         if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
@@ -225,9 +286,11 @@ def _private_folder(folder: str) -> str:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        status = os.lstat(folder)
+        status, mounter = status_and_mounter(folder)
     except OSError as error:
         raise _refusal(f"cannot be kept in {folder} ({error.strerror})") from None
+    if mounter:
+        raise _refusal(f"cannot be kept in {folder}: it is on a file system of user {mounter}; name another one")
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         mode = stat.filemode(status.st_mode)
         raise _refusal(

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from neighbor_mount import mounted
 
-from seatrial.agent import standstill
+from seatrial.agent import py_spy, standstill
 from seatrial.agent.rank_process import RankProcess
 from seatrial.probe.process import read_process
 
@@ -117,3 +118,11 @@ def test_one_that_never_ends_holds_up_no_agent(
     (left,) = map(int, pids.read_text().split())
     while (seen := read_process(left)) and seen.state != "Z":  # killed, and soon gone
         time.sleep(0.02)
+
+
+@pytest.mark.root
+def test_a_py_spy_on_the_file_system_of_a_neighbor_is_not_run(tmp_path: Path) -> None:
+    path = _py_spy(tmp_path)
+    assert py_spy._what_others_may_change(str(path)) is None
+    with mounted(tmp_path, shown_owner=os.geteuid(), name="py-spy"):
+        assert py_spy._what_others_may_change(str(path)) == str(tmp_path)

@@ -76,14 +76,14 @@ def test_a_script_elsewhere(folder: Path, tmp_path: Path) -> None:
 def test_a_link_of_another_user(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (link := tmp_path / "link").symlink_to(folder)
     ours = {os.lstat(parent).st_ino for parent in (folder, *folder.parents)}
-    real = os.lstat
+    real = os.fstat
 
-    def lstat(path: str) -> os.stat_result:
-        status = list(real(path))
-        status[4] = os.geteuid() + 1 if real(path).st_ino in ours else status[4]
+    def fstat(fd: int) -> os.stat_result:
+        status = list(real(fd))
+        status[4] = os.geteuid() + 1 if real(fd).st_ino in ours else status[4]
         return os.stat_result(status)
 
-    monkeypatch.setattr(os, "lstat", lstat)
+    monkeypatch.setattr(os, "fstat", fstat)
     assert refusal(str(folder), "", _NOBODY) == ""
     assert refusal(str(link), "", _NOBODY) == f"{link} belongs to user {os.geteuid()}"
 
@@ -129,14 +129,14 @@ def test_each_link_of_a_chain_counts(folder: Path, tmp_path: Path, monkeypatch: 
     (tmp_path / "last").symlink_to(folder)
     (between := tmp_path / "between").symlink_to("last")
     (tmp_path / "first").symlink_to(between)
-    real = os.lstat
+    real = os.fstat
 
-    def lstat(path: str) -> os.stat_result:
-        status = list(real(path))
-        status[4] = os.geteuid() + (path != str(between))
+    def fstat(fd: int) -> os.stat_result:
+        status = list(real(fd))
+        status[4] = os.geteuid() + (os.readlink(f"/proc/self/fd/{fd}") != str(between))
         return os.stat_result(status)
 
-    monkeypatch.setattr(os, "lstat", lstat)
+    monkeypatch.setattr(os, "fstat", fstat)
     assert refusal(str(folder), "train.py", _NOBODY) == refusal(str(tmp_path / "last"), "", _NOBODY) == ""
     assert refusal(str(tmp_path / "first"), "", _NOBODY) == f"{between} belongs to user {os.geteuid()}"
     script = str(tmp_path / "first" / "train.py")
@@ -182,8 +182,7 @@ def test_a_container_that_shows_all_other_users_as_one(
     """The folders of root are trusted there; where others can make folders, nobody knows which these are."""
     _with_numbers(numbers, folder, monkeypatch)
     folder.parent.chmod(mode)
-    for name in ("lstat", "stat"):
-        monkeypatch.setattr(os, name, _as_overflow(getattr(os, name), folder.parent))
+    _show_as_overflow(folder.parent, monkeypatch)
     assert refusal("/usr/lib", "", _NOBODY) == start._possible_exchange("/usr/lib") == ""
     theirs = FolderTrust(owners=(_OVERFLOW,))
     for found in (refusal(str(folder), "", _NOBODY), refusal(str(folder), "", theirs)):
@@ -195,8 +194,7 @@ def test_a_container_that_shows_all_other_users_as_one(
 def test_the_user_nobody_of_a_machine_is_one_like_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A share may show all of its files as nobody's, also one that nobody can write to."""
     _with_numbers(f"0 0 {2**32 - 1}", folder, monkeypatch)
-    for name in ("lstat", "stat"):
-        monkeypatch.setattr(os, name, _as_overflow(getattr(os, name), folder.parent))
+    _show_as_overflow(folder.parent, monkeypatch)
     assert refusal(str(folder), "", _NOBODY) == f"/ belongs to user {_OVERFLOW}"
     trust = trust_here(str(folder), "")
     assert trust.owners == (_OVERFLOW,)
@@ -207,15 +205,23 @@ def _with_numbers(numbers: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     """Have the numbers of users be those of a container. ``numbers``: first inside, first outside, how many."""
     uid_map = folder / "uid_map_double"
     uid_map.write_text(f"{numbers}\n")
-    monkeypatch.setattr(start, "open", lambda path, **options: uid_map.open(**options), raising=False)
+    doubles = {"/proc/self/uid_map": uid_map}
+    monkeypatch.setattr(start, "open", lambda path, *a, **b: doubles.get(path, Path(path)).open(*a, **b), raising=False)
+
+
+def _show_as_overflow(as_it_is: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working_folder, "owner_of_new_files", lambda fd: os.geteuid())
+    for name in ("fstat", "stat"):
+        monkeypatch.setattr(os, name, _as_overflow(getattr(os, name), as_it_is))
 
 
 def _as_overflow(real: Callable[..., os.stat_result], as_it_is: Path) -> Callable[..., os.stat_result]:
-    """Return a double of ``lstat`` or ``stat`` that shows every owner as the kernel shows a user without a number, and
+    """Return a double of ``fstat`` or ``stat`` that shows every owner as the kernel shows a user without a number, and
     that only the owner can write there, but for one folder."""
 
-    def status_of(path: str, **options: bool) -> os.stat_result:
-        status = list(real(path, **options))
+    def status_of(file: int | str, **options: bool) -> os.stat_result:
+        status = list(real(file, **options))
+        path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file
         status[0] = int(status[0]) & ~(0 if path == str(as_it_is) else 0o022)
         status[4] = _OVERFLOW
         return os.stat_result(status)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neighbor_mount import mounted
 from report.screens import HERE
 from report.test_plan_of_runs import Change, job, other_device, plan, recorded
 
@@ -60,6 +61,13 @@ def test_runs_of_neighbors_are_not_named(tmp_path: Path, monkeypatch: pytest.Mon
     assert shown(tmp_path).startswith("next: 2 of 3 runs for limits so far; ")
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
     assert shown(tmp_path).startswith("next: 1 of 3 runs for limits so far; ")
+
+
+@pytest.mark.root
+def test_a_run_on_the_file_system_of_a_neighbor_is_not_ours(tmp_path: Path) -> None:
+    assert earlier_runs._is_own(tmp_path)
+    with mounted(tmp_path, shown_owner=os.geteuid(), name="controller.events"):
+        assert not earlier_runs._is_own(tmp_path)
 
 
 def starved(event: dict[str, Any]) -> None:

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 from launchers.gather import gathered, job_of, where
+from neighbor_mount import NEIGHBOR, mounted
 from targets.ssh_double import write_ssh_double
 
 from seatrial.errors import SeatrialError
-from seatrial.start import trusted_users
+from seatrial.start import mounted_by, trusted_users
 from seatrial.targets import processes
 from seatrial.targets.command import Command, Feed
 from seatrial.targets.hosts import Host
 from seatrial.targets.processes import Agents
-from seatrial.targets.ssh import bootstrap
+from seatrial.targets.ssh import bootstrap, ssh_target
 from seatrial.targets.ssh.connection import ssh_argv
 from seatrial.targets.ssh.ssh_target import TARGETS
 
@@ -136,7 +137,7 @@ def test_nothing_is_imported_from_the_home_folder(
         (0o755, True, {}, True),
         (0o775, True, {}, True),
         (0o755, False, {}, False),
-        (0o755, False, {"owner": os.geteuid()}, True),  # on the controller it belongs to the same user
+        (0o755, False, {"owners": [os.geteuid()]}, True),  # on the controller it belongs to the same user
         (0o1777, True, {}, False),
         (0o1777, True, {"open": True}, True),
     ],
@@ -150,7 +151,8 @@ def test_a_folder_of_a_neighbor_is_not_entered(
     folder.mkdir()
     folder.chmod(mode)
     users = {os.geteuid()} if trusted else {os.geteuid() + 1}
-    bootstrap._enter({"path": str(folder), "owner": -1, "open": False, **there}, lambda path, owners: users | {*owners})
+    header = {"path": str(folder), "owners": [], "open": False, **there}
+    bootstrap._enter(header, lambda path, owners: users | {*owners}, lambda fd: 0)
     assert Path.cwd() == (folder if enters else Path.home())
 
 
@@ -174,7 +176,7 @@ def test_the_folder_that_is_judged_is_the_one_that_is_entered(tmp_path: Path, mo
         return set()
 
     monkeypatch.setattr(os, "open", open_before_the_exchange)
-    bootstrap._enter({"path": str(link / "job"), "owner": -1, "open": False}, nobody)
+    bootstrap._enter({"path": str(link / "job"), "owners": [], "open": False}, nobody, lambda fd: 0)
     monkeypatch.undo()
     assert judged == [str(tmp_path / "theirs" / "job")]
 
@@ -201,9 +203,25 @@ def test_a_folder_that_is_not_on_a_host_is_not_entered(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     for name in ("file", "nothing"):
-        folder = {"path": str(tmp_path / name), "owner": -1, "open": False}
-        bootstrap._enter(folder, trusted_users)
+        folder = {"path": str(tmp_path / name), "owners": [], "open": False}
+        bootstrap._enter(folder, trusted_users, mounted_by)
         assert Path.cwd() == tmp_path
+
+
+@pytest.mark.root
+def test_a_file_system_of_a_neighbor_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path.home())
+    folder = tmp_path / "job"
+    folder.mkdir()
+    header = {"path": str(folder), "owners": [], "open": False}
+    with mounted(folder, shown_owner=os.geteuid(), name="train.py"):
+        bootstrap._enter(header, trusted_users, mounted_by)
+        assert Path.cwd() == Path.home()
+        # On the controller it is that user's, too.
+        bootstrap._enter({**header, "owners": [NEIGHBOR]}, trusted_users, mounted_by)
+        assert Path.cwd() == folder
+        assert ssh_target._folder()["owners"] == [NEIGHBOR]
+        monkeypatch.undo()
 
 
 def test_a_stopped_agent_does_not_keep_what_ssh_has_started(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import stat
 import sys
 from collections.abc import Mapping
 
+from seatrial.start import status_and_mounter
+
 _NAME = "py-spy"
 
 
@@ -46,10 +48,10 @@ def _what_others_may_change(path: str) -> str | None:
     """Return the first part of a path that a user other than root and this one can change. None: there is none."""
     for part in (*_parts(path), *_parts(os.path.realpath(path))):
         try:
-            status = os.lstat(part)
+            status, mounter = status_and_mounter(part)
         except OSError:
             return part
-        if status.st_uid not in (0, os.geteuid()):
+        if mounter or status.st_uid not in (0, os.geteuid()):
             return part
         # Nobody can rename what others own in a sticky folder, and the mode of a link means nothing.
         fixed = stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX)

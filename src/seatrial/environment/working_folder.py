@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from seatrial.errors import RequestError
-from seatrial.files import mounted_by, owner_of_new_files
-from seatrial.start import refusal_of_number, trusted_users
+from seatrial.files import owner_of_new_files
+from seatrial.start import refusal_of_number, status_and_mounter, trusted_users
 
 _MAX_LINKS = 40
 """The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
@@ -53,7 +53,7 @@ def trust_here(folder: str, script: str) -> FolderTrust:
     for place in (folder, *_places_of(folder, script)):
         with suppress(OSError):
             for step in _steps(place):
-                owners |= {step.status.st_uid, mounted_by(step.status)} - trusted
+                owners |= {step.status.st_uid, step.mounter} - trusted
                 is_open |= _is_open(step) and not step.missing
     # The number of a user may be that of somebody else on another host.
     return FolderTrust(owners=tuple(sorted(owners)), is_open=is_open)
@@ -74,8 +74,8 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
     try:
         for place in _places_of(folder, script) if script else (folder,):
             for step in _steps(place):
-                if (by := mounted_by(step.status)) and by not in trust.owners:
-                    return f"{step.name} is on a file system of user {by}"
+                if step.mounter and step.mounter not in trust.owners:
+                    return f"{step.name} is on a file system of user {step.mounter}"
                 trusted = trusted_users(step.name, trust.owners)
                 if step.status.st_uid not in trusted and not _owns_all(step.status, folder):
                     return f"{step.name} belongs to user {step.status.st_uid}"
@@ -93,6 +93,8 @@ class _Step:
 
     name: str
     status: os.stat_result
+    mounter: int
+    """The other user who decides what this file system shows, or 0 (``start.mounted_by``)."""
     is_last: bool
     """Nothing that exists in this folder comes next, so that its sticky bit guards nothing."""
     missing: str = ""
@@ -109,26 +111,31 @@ def _steps(path: str) -> Iterator[_Step]:
     """Yield what the kernel visits on the way to an absolute path, from the root down, each link among it."""
     names = _names_of(path)
     place = "/"
-    yield _Step(name=place, status=os.lstat(place), is_last=not names)
+    yield _step(place, is_last=not names)
     links = 0
     while names:
         name = names.pop()
         entry = os.path.dirname(place) if name == ".." else os.path.join(place, name)
         try:
-            status = os.lstat(entry)
+            step = _step(entry, is_last=not names)
         except FileNotFoundError:
-            yield _Step(name=place, status=os.lstat(place), is_last=True, missing=entry)
+            yield _step(place, is_last=True, missing=entry)
             return
-        if not stat.S_ISLNK(status.st_mode):
+        yield step
+        if not stat.S_ISLNK(step.status.st_mode):
             place = entry
-        yield _Step(name=entry, status=status, is_last=not names)
-        if stat.S_ISLNK(status.st_mode):
+        else:
             links += 1
             if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             target = os.readlink(entry)
             place = "/" if os.path.isabs(target) else place
             names += _names_of(target)
+
+
+def _step(name: str, *, is_last: bool, missing: str = "") -> _Step:
+    status, mounter = status_and_mounter(name)
+    return _Step(name=name, status=status, mounter=mounter, is_last=is_last, missing=missing)
 
 
 def _names_of(path: str) -> list[str]:

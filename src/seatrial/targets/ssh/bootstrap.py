@@ -33,6 +33,7 @@ def receive_bundle(
     write_copy: Callable[[bytes, str, str, str], str],
     remove_copy: Callable[[str], None],
     trusted_users: Callable[[str, list[int]], set[int]],
+    mounted_by: Callable[[int], int],
     absolute_entries: Callable[[Mapping[str, str]], dict[str, str]],
 ) -> int:
     """Receive the bundle, run the module that the first line names, and return its exit code.
@@ -52,19 +53,21 @@ def receive_bundle(
             return subprocess.run(
                 argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False
             ).returncode
-        _enter(header["folder"], trusted_users)
+        _enter(header["folder"], trusted_users, mounted_by)
         return _run_agent(argv, environ, header.get("devices"))
     finally:
         remove_copy(path)
 
 
-def _enter(folder: dict[str, Any], trusted_users: Callable[[str, list[int]], set[int]]) -> None:
+def _enter(
+    folder: dict[str, Any], trusted_users: Callable[[str, list[int]], set[int]], mounted_by: Callable[[int], int]
+) -> None:
     """Enter the folder in which the user typed, unless another user could have put files into it here.
 
     Relative paths mean the same as on the controller where this folder is shared; else in the home folder, where this
-    process is. ``folder``: its path, its owner and whether all users can write to it, on the controller; a folder that
-    is not ours there, or open to all, is trusted here as it is there. The agent looks closer, and says what it finds,
-    before it starts a program there (``environment/working_folder.py``).
+    process is. ``folder``: its path, its other owners and whether all users can write to it, on the controller. As it
+    is trusted there, it is trusted here. The agent looks closer, and says what it finds, before it starts a program
+    there (``environment/working_folder.py``).
     """
     with contextlib.suppress(OSError):
         fd = os.open(folder["path"], os.O_PATH | os.O_DIRECTORY)
@@ -72,8 +75,8 @@ def _enter(folder: dict[str, Any], trusted_users: Callable[[str, list[int]], set
             status = os.fstat(fd)
             is_open = status.st_mode & 0o002 and not folder["open"]
             # Its path as it is now: who can exchange a link on the way must not have another folder looked at.
-            trusted = trusted_users(os.path.realpath(f"/proc/self/fd/{fd}"), [folder["owner"]])
-            if status.st_uid in trusted and not is_open:
+            trusted = trusted_users(os.path.realpath(f"/proc/self/fd/{fd}"), folder["owners"])
+            if status.st_uid in trusted and mounted_by(fd) in (0, *folder["owners"]) and not is_open:
                 os.fchdir(fd)
         finally:
             os.close(fd)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from seatrial.errors import RequestError
-from seatrial.start import trusted_users
+from seatrial.start import status_and_mounter, trusted_users
 from seatrial.targets.hosts import HOSTFILE, HOSTS, MIN_HOSTS, Node, hosts_of, nodes_on, processes_of_each
 from seatrial.targets.local_target import VISIBLE_DEVICES
 from seatrial.targets.option import NODES, OVERSUBSCRIBE, Option
@@ -151,10 +151,10 @@ def _folder() -> dict[str, object]:
     """Return the folder in which the user types, and whom the user trusts with it (``bootstrap._enter``)."""
     path = os.getcwd()
     # Not by its path: a folder above it may be closed to us.
-    status = os.stat(os.curdir)
+    status, mounter = status_and_mounter(os.curdir)
     # The number of this user may be that of somebody else on a host, and so may that as which a container shows root.
-    owner = -1 if status.st_uid in trusted_users() else status.st_uid
-    return {"path": path, "owner": owner, "open": bool(status.st_mode & 0o002)}
+    owners = {status.st_uid, mounter} - trusted_users()
+    return {"path": path, "owners": sorted(owners), "open": bool(status.st_mode & 0o002)}
 
 
 def _driver(job: Processes) -> Agents:
