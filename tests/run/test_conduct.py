@@ -17,8 +17,10 @@ from targets.jobs import A_JOB
 from seatrial.conductor.server import Server
 from seatrial.errors import SeatrialError
 from seatrial.run import conduct as module
+from seatrial.run import node_hosts
 from seatrial.run.conduct import catch_signals, conduct
 from seatrial.targets.command import Command
+from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.processes import Agents, Attach
 
 
@@ -154,6 +156,30 @@ def test_after_ctrl_c_nobody_calls_nodes_compared_that_were_not(
     answer.set()
     assert events[0]["sources"] == ["hosts"]
     assert [event["kind"] for event in events if event["src"] == "hosts"] == (["end"] if is_answered else [])
+
+
+@pytest.mark.parametrize("name", ["", "n"])
+def test_after_ctrl_c_names_alone_are_no_comparison(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def addresses_of(hosts: Sequence[str], **limits: float) -> dict[int, set[str]]:
+        asked.set()
+        assert answer.wait(20.0)
+        return {}
+
+    def serve(server: Server, conductor: Any, nodes: int, source: Any, on_idle: Any) -> None:
+        monkeypatch.setattr(Server, "members", range(nodes))
+        on_idle(())
+        assert asked.wait(20.0)
+
+    monkeypatch.setattr(node_hosts, "addresses_of", addresses_of)
+    monkeypatch.setattr(Agents, "submit", lambda *arguments: None)
+    monkeypatch.setattr(Agents, "hosts", lambda agents: [HostOfNode(f"{i}.example", name and f"n{i}") for i in (0, 1)])
+    monkeypatch.setattr(Server, "serve", serve)
+    events: list[dict[str, Any]] = []
+    conduct(replace(A_JOB, nodes=2), tmp_path, events.append, [signal.SIGINT])
+    answer.set()
+    assert [event["kind"] for event in events if event["src"] == "hosts"] == (["slurm_nodes"] if name else [])
 
 
 def test_a_pod_hands_on_what_is_read_and_says_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,12 +234,12 @@ def _conduct(
         _note_missing_output(logs, job, on_event)
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
     was_interrupted = bool(signals)
-    is_unanswered = was_interrupted and search.is_pending
+    is_unanswered = compares and was_interrupted and search.is_pending
     found, on_hosts = search.end(waits=not was_interrupted), Source(job.run, "hosts")
     for event in _compared(server, found, job.nodes) if found is not None else ():
         on_event(on_hosts.event(event))
-    # Without the answer that was asked for nothing was compared, and the end of this source is missing.
-    if found is not None or (compares and not is_unanswered):
+    # Without the addresses that were asked for nothing was compared, and the end of this source is missing.
+    if (found is not None or compares) and not is_unanswered:
         on_event(on_hosts.event(EndEvent(kind="end")))
     return server.damaged
 

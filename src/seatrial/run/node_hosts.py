@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -47,6 +47,7 @@ class HostSearch:
         self._hosts, self._nodes = hosts, nodes
         self._found: list[FoundHosts | None] = []
         """The answers so far; a later one has all of an earlier one."""
+        self._has_all = False
         self._thread: threading.Thread | None = None
 
     def begin(self, members: Collection[int]) -> None:
@@ -70,24 +71,29 @@ class HostSearch:
 
     @property
     def is_pending(self) -> bool:
-        """Return whether somebody was asked who has not answered."""
-        return self._thread is not None and not self._found
+        """Return whether an answer, the addresses among it, was asked for and is not there."""
+        return self._thread is not None and not self._has_all
 
     def _search(self) -> None:
+        for found in self._answers():
+            self._found.append(found)
+        self._has_all = True
+
+    def _answers(self) -> Iterator[FoundHosts | None]:
         try:
             hosts = self._hosts()
         except SeatrialError as error:
-            self._found.append(FoundHosts(problem=str(error)))
+            yield FoundHosts(problem=str(error))
             return
         if hosts is None:
-            self._found.append(None)
+            yield None
             return
         if len(hosts) != self._nodes:  # they belong to something else
             hosts = ()
         found = FoundHosts(names={node: host.name for node, host in enumerate(hosts) if host.name})
-        self._found.append(found)
+        yield found
         addresses = addresses_of([host.address for host in hosts], at_once=_LOOKUPS_AT_ONCE, within_s=_LOOKUPS_S)
-        self._found.append(replace(found, addresses=addresses))
+        yield replace(found, addresses=addresses)
 
 
 def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Sequence[HostOfNode] | None:
