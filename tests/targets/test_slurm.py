@@ -69,9 +69,8 @@ def test_outside_an_allocation_whole_nodes_are_requested() -> None:
     }
     # So that it can be found where sbatch has not said its number.
     assert f"--job-name={job_name('x')}" in command.argv
-    # Slurm would write through a link; a shell with -C creates a new file only.
+    # Slurm would write through a link.
     assert "--output=/dev/null" in command.argv
-    assert any(word.startswith("--wrap=set -C; exec > '/shared/a b/slurm.log' 2>&1; ") for word in command.argv)
     step = step_of(command)
     assert step[0] == "srun"
     assert {"--nodes=4", "--ntasks=4", "--no-kill", "--kill-on-bad-exit=0"} <= {*step}
@@ -144,6 +143,23 @@ def test_the_log_is_written_through_no_link(monkeypatch: pytest.MonkeyPatch, tmp
     for shell in filter(None, map(shutil.which, ("sh", "bash", "dash"))):
         assert subprocess.run([shell, "-c", script], capture_output=True, timeout=20, check=False).returncode
         assert_unharmed(log)
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_the_log_is_no_fifo_of_a_neighbor(is_link: bool, tmp_path: Path) -> None:
+    """A shell with -C refuses regular files only."""
+    (tmp_path / "a b").mkdir()
+    fifo = tmp_path / "fifo" if is_link else tmp_path / "a b" / "slurm.log"
+    os.mkfifo(fifo)
+    if is_link:
+        (tmp_path / "a b" / "slurm.log").symlink_to(fifo)
+    command = rendered(Processes(**fields(request())), keep=str(tmp_path / "a b"))
+    (script,) = (word.removeprefix("--wrap=") for word in command.argv if word.startswith("--wrap="))
+    neighbor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    for shell in filter(None, map(shutil.which, ("sh", "bash", "dash"))):
+        done = subprocess.run([shell, "-c", script], capture_output=True, timeout=20, check=False)
+        assert (done.returncode, os.read(neighbor, 100)) == (1, b"")
+    os.close(neighbor)
 
 
 def test_requested_resources_are_passed_on_unchanged() -> None:

@@ -95,6 +95,27 @@ def test_each_reason_to_wait_is_reported_once(slurm: StubSlurm, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    "output",
+    ["12\n", "Welcome to n0\nquota: 5 of 9 GB\n12;cluster\n", " 12 \n\nSubmitted to gpu\n", "2026-11-26\n\n12;a-b.c"],
+)
+def test_the_number_of_the_job_is_found_among_words_of_the_site(output: str, slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[0-1]")
+    (slurm.folder / "sbatch.out").write_text(output)
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert batch.number == "12"
+
+
+@pytest.mark.parametrize("output", ["", "7\n12\n", "Submitted batch job 12\n", "-12\n"])
+def test_a_job_without_a_number_is_not_called_refused(output: str, slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch()
+    (slurm.folder / "sbatch.out").write_text(output)
+    message = r"sbatch has not said the number of one job; .*scancel --name=seatrial-"
+    with pytest.raises(SeatrialError, match=message) as raised:
+        batch.submit([COMMAND], tmp_path, [], no_feed)
+    assert not isinstance(raised.value, RequestError)
+
+
+@pytest.mark.parametrize(
     ("states", "message"),
     [
         (["PENDING|Resources|", "CANCELLED|None|"], r"Slurm job 12: it was cancelled \(CANCELLED\)\."),

@@ -261,9 +261,12 @@ def _submit(command: Command, requested: str, name: str) -> str:
             f"sbatch did not answer within {_ANSWER_S:.0f} s; check that Slurm's controller runs (scontrol ping);"
             f" {unknown}."
         ) from error
-    number = re.match(r"([0-9]+)(;|$)", done.stdout.strip())
-    if done.returncode == 0 and number:
-        return number[1]
+    if done.returncode == 0:
+        # The sbatch of a site may be a script that prints more.
+        numbers = re.findall(r"^[ \t]*([0-9]+)(?:;[\w.-]*)?[ \t\r]*$", done.stdout, re.MULTILINE)
+        if len(numbers) == 1:
+            return str(numbers[0])
+        raise SeatrialError(f"sbatch has not said the number of one job; {unknown}.")
     reason = last_error(done.stderr) or done.stderr.strip()[-200:] or f"exit code {done.returncode}"
     if any(sign in reason for sign in _NO_CONTROLLER):
         raise TargetUnreachableError(

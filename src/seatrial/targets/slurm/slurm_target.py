@@ -164,12 +164,13 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
         # Whole nodes: other jobs on them would slow their devices down, and the trial would call them stragglers.
         argv += ["--exclusive", "--mem=0", "--no-kill", "--no-requeue", "--export=ALL"]
         # Slurm would open a file by its name and follow a link that others have put there. A shell with -C (noclobber)
-        # writes to a new file only.
+        # opens a new file, or a FIFO or a device that is there, which the shell then sees.
         log = shlex.quote(os.path.join(folder, "slurm.log"))
         argv += ["--output=/dev/null"]
         argv += [
             *_sbatch_options(job),
-            f"--wrap=set -C; exec > {log} 2>&1; {_WITH_PEERS} {shlex.join([*step, *agent])}",
+            f"--wrap=set -C; exec > {log} 2>&1; [ -f /proc/self/fd/1 ] || exit 1;"
+            f" {_WITH_PEERS} {shlex.join([*step, *agent])}",
         ]
     return (FileCommand(argv=tuple(argv), env=environ, nodes=tuple(range(job.nodes)), bundle_path=bundle_path),)
 
