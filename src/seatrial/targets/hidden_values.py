@@ -52,7 +52,7 @@ _HARMLESS = re.compile(
 )
 _ASSIGNED = re.compile(r"(?:^|(?<=[=,;]))(?P<name>-*[A-Za-z_][\w-]*)=(?=(?P<value>[^,;]*))")
 """``NAME=VALUE`` or ``--option=VALUE`` in a word."""
-_SET_NEXT, _SET_IN_WORD = ("-genv", "-env"), ("--export=", "--container-env=")
+_SET_NEXT, _SET_IN_WORD = ("-genv", "-env", "--genv", "--env"), ("--export=", "--container-env=")
 """Options of launchers whose next two words are a variable and its value; and options with variables in their value."""
 
 
@@ -127,8 +127,11 @@ def shown_launcher_arguments(words: Iterable[str]) -> list[str]:
 def _shown_to_launcher(word: str, option: str, name: str) -> str:
     if is_secret("", word):
         return HIDDEN
-    is_option = word.startswith("-")
-    if not is_option and "=" not in name and _is_hidden(name, word, option in _SET_NEXT):
+    is_value_of_variable = option in _SET_NEXT and "=" not in name
+    is_option = word.startswith("-") and not is_value_of_variable
+    # A password may begin with a dash.
+    may_be_value = not is_option or name.startswith("-")
+    if may_be_value and "=" not in name and _is_hidden(name, word, is_value_of_variable):
         return HIDDEN
     sets_variables = not is_option or word.startswith(_SET_IN_WORD)
     for found in _ASSIGNED.finditer(word):
