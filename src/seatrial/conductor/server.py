@@ -31,8 +31,8 @@ _MAX_UNREAD_BYTES = 8 << 20
 _MAX_TIME_QUESTIONS = 64
 """Questions of one agent that are answered; it asks 8 (``agent/clock_offset.py``)."""
 _READ_BYTES = 1 << 18
-"""In one round, of up to 65 agents together; of more, one line each. What was read first must not seem old at its end:
-8,192 agents with a line of 4,000 bytes each take 4 s of CPU time, and one is silent after 15 s."""
+"""In one round, of up to 65 agents together; of more, one line each. An agent that was read first must not seem silent
+at its end: 8,192 agents with a line of 4,000 bytes each take 4 s of CPU time, and one is silent after 15 s."""
 _MAX_ERROR_CHARS = 200
 _MAX_SHOWN_NODES = 8
 _BOUNDED_ELSEWHERE = ("log", "output", "status")
