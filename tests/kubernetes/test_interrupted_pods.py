@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ from event_streams import Stream
 from fake_checks import fake_load
 from kubernetes.attempted import WORKLOAD, Cluster, running
 from kubernetes.test_log_reader import lines_of, stamped
-from kubernetes.test_run_log import trial
+from kubernetes.test_run_log import training, trial
 
 from seatrial.judge.conclude import Conclusion, conclude
+from seatrial.targets.kubernetes import attempt as attempt_module
 
+FIRST_OF_MPI = "trial-1-launcher-x"
 _DELETED = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
 
 
@@ -41,16 +45,31 @@ def interrupted(*, lost: str = "") -> Stream:
     return stream.close(ranks=False, nodes=(0,))
 
 
-def followed(stream: Stream, pods: list[dict[str, Any]], folder: Path) -> tuple[Conclusion, Cluster]:
-    events = [{**event, "run": "run-1"} for event in stream.events]
-    lines = [line for number, event in enumerate(events) for line in lines_of(number, event, WORKLOAD.token)]
-    (folder / "first").write_bytes(stamped(lines))
-    cluster = Cluster(folder, pods, ("'logs trial-1-0-x'*", f"cat {folder}/first"), ("logs*", "exit 0"), ended_s=0.5)
+def followed(
+    stream: Stream, pods: list[dict[str, Any]], folder: Path, *, before: list[dict[str, Any]] | None = None
+) -> tuple[Conclusion, Cluster]:
+    """Follow a trial whose first pod sent these events. ``before``: the first list of its pods."""
+    cluster = Cluster(folder, pods, *_answers(stream, folder, before), ended_s=0.5)
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []
     cluster.run_log.close(trial())
     return conclude(cluster.events, load=fake_load), cluster
+
+
+def _answers(stream: Stream, folder: Path, before: list[dict[str, Any]] | None) -> list[tuple[str, str]]:
+    events = [{**event, "run": "run-1"} for event in stream.events]
+    lines = [line for number, event in enumerate(events) for line in lines_of(number, event, WORKLOAD.token)]
+    (folder / "first").write_bytes(stamped(lines))
+    (folder / "before").write_text(json.dumps({"items": before}))
+    once = f"if [ -e {folder}/listed ]; then cat {folder}/pods; else touch {folder}/listed; cat {folder}/before; fi"
+    lists = f"if [ -e {folder}/deleted ]; then cat {folder}/none; else {once}; fi"
+    return [
+        *([] if before is None else [("'get pods'*", lists)]),
+        (f"'logs {FIRST_OF_MPI}'*", f"cat {folder}/first"),
+        ("'logs trial-1-0-x'*", f"cat {folder}/first"),
+        ("logs*", "exit 0"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -133,3 +152,202 @@ def test_a_pod_that_somebody_asked_to_end_is_no_lost_node(code: int, tmp_path: P
     found, _ = followed(interrupted(), [_FIRST, ended(1, code)], tmp_path)
     assert found.verdict.exit_code == 130
     assert not [finding for finding in found.findings if finding.severity == "fail"]
+
+
+def missed(*, interrupted: bool = False) -> Stream:
+    """The conductor missed node 1 and came to its end. ``interrupted``: whether mpirun sent it SIGTERM after that."""
+    stream = Stream(2, nodes=2).until("collectives")
+    stream.trouble({"node": 1, "how": "lost", "detail": "the control connection was closed"})
+    if interrupted:
+        stream.send("conductor", "interrupted", by="SIGTERM")
+    stream.kill(0)
+    return stream.close(ranks=False, nodes=(0,))
+
+
+def _disrupted(reason: str) -> dict[str, Any]:
+    return {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m"}]}
+
+
+_DRAINED, _PREEMPTED = _disrupted("EvictionByEvictionAPI"), _disrupted("PreemptionByScheduler")
+
+
+def _names_nobody(found: Conclusion, cluster: Cluster) -> bool:
+    cordons = [event for event in cluster.events if "cordon" in str(event)]
+    return not cordons and not any(finding.severity == "fail" for finding in found.findings)
+
+
+@pytest.mark.parametrize("code", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (ended(1, 137, is_deleted=True, **_DRAINED), "was evicted on request (its node is being drained)"),
+        (ended(1, 137, is_deleted=True, **_PREEMPTED), "was preempted by another pod"),
+        (ended(1, 3, is_deleted=True), "was deleted"),
+        (ended(1, 137, reason="Evicted"), "was evicted"),
+    ],
+)
+def test_a_conductor_that_missed_a_stopped_pod_blames_nobody(
+    other: dict[str, Any], words: str, code: int, tmp_path: Path
+) -> None:
+    """Its own exit code is that of its verdict, and no reason for which somebody stopped the other pod before."""
+    found, cluster = followed(missed(), [ended(0, code), other], tmp_path)
+    assert (found.trial.interrupted or "").startswith(f"the cluster: pod trial-1-1-x on node gpu-1 {words}")
+    assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
+    assert _names_nobody(found, cluster)
+
+
+_GOES_ON = {**running(1), "metadata": {**running(1)["metadata"], **_DELETED}}
+
+
+def _ended_at(pod: dict[str, Any], at: str) -> dict[str, Any]:
+    (status,) = pod["status"]["containerStatuses"]
+    state = {"terminated": {**status["state"]["terminated"], "finishedAt": at}}
+    return {**pod, "status": {**pod["status"], "containerStatuses": [{**status, "state": state}]}}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _GOES_ON,
+        _ended_at(ended(1, 137, is_deleted=True), "2026-01-01T00:00:40Z"),
+        _ended_at(ended(1, 3, is_deleted=True), "2026-01-01T00:00:11Z"),
+        ended(1, 137, is_deleted=True),
+    ],
+    ids=["hangs", "hung", "was cut off", "was killed"],
+)
+@pytest.mark.parametrize("before", [None, [ended(0, 1), running(1)]])
+def test_a_missed_pod_that_is_deleted_after_the_verdict_is_blamed(
+    other: dict[str, Any], before: list[dict[str, Any]] | None, tmp_path: Path
+) -> None:
+    """The conductor fails by its verdict, so that the controllers delete the others, also what was at fault."""
+    found, _ = followed(missed(), [ended(0, 1), other], tmp_path, before=before)
+    assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
+    (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
+    assert blamed.culprit.nodes == ("gpu-1",)
+
+
+def test_no_pod_hides_its_end_behind_a_later_deletion(tmp_path: Path) -> None:
+    """The time of its end is the word of its node; the lists are not."""
+    found, _ = followed(
+        missed(), [ended(0, 1), ended(1, 3, is_deleted=True)], tmp_path, before=[ended(0, 1), running(1)]
+    )
+    assert (found.trial.interrupted, found.verdict.status) == (None, "FAIL")
+
+
+def test_lists_tell_what_clocks_do_not(tmp_path: Path) -> None:
+    """A pod was deleted before the first one ended, whose clock is behind."""
+    late = _ended_at(ended(1, 137, is_deleted=True), "2026-01-01T00:00:40Z")
+    found, cluster = followed(missed(), [ended(0, 1), late], tmp_path, before=[running(0), _GOES_ON])
+    assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
+    assert _names_nobody(found, cluster)
+
+
+def test_a_deleted_pod_is_not_forgotten_for_the_next_of_its_name(tmp_path: Path) -> None:
+    """The operators for PyTorch and MPI make another one at once."""
+    newer = {**running(1), "metadata": {**running(1)["metadata"], "uid": "newer"}}
+    found, cluster = followed(missed(), [ended(0, 1), newer], tmp_path, before=[running(0), _GOES_ON])
+    assert (found.trial.interrupted or "").startswith("the cluster: pod trial-1-1-x on node gpu-1 was deleted")
+    assert found.verdict.exit_code == 130
+    assert _names_nobody(found, cluster)
+
+
+@pytest.mark.parametrize("why", [{}, _PREEMPTED])
+def test_a_pod_out_of_memory_is_blamed_beside_one_that_was_deleted(why: dict[str, Any], tmp_path: Path) -> None:
+    killed = ended(1, 137)
+    killed["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"
+    first = ended(0, 130, is_deleted=True, **why)
+    found, _ = followed(interrupted(), [first, killed], tmp_path)
+    assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
+    (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
+    assert blamed.culprit.nodes == ("gpu-1",)
+
+
+# Under MPI
+
+
+def _mpi_pods(code: int, worker: dict[str, Any]) -> list[dict[str, Any]]:
+    """The launcher, which ended with this code, a worker that runs on, and this one."""
+    replica = "training.kubeflow.org/replica-index"
+    launcher, pods = ended(0, code), [{**running(0), "spec": {**running(0)["spec"], "nodeName": "gpu-0"}}, worker]
+    labels = {"app.kubernetes.io/component": "launcher"}
+    made = [{**launcher, "metadata": {**launcher["metadata"], "name": FIRST_OF_MPI, "uid": "l", "labels": labels}}]
+    for number, pod in enumerate(pods):
+        labels = {"app.kubernetes.io/component": "node", replica: str(number)}
+        made.append({**pod, "metadata": {**pod["metadata"], "name": f"trial-1-worker-{number}", "labels": labels}})
+    return made
+
+
+def _followed_under_mpi(stream: Stream, pods: list[dict[str, Any]], folder: Path) -> tuple[Conclusion, Cluster]:
+    cluster = Cluster(folder, pods, *_answers(stream, folder, None), ended_s=0.5)
+    job = replace(cluster.job, target="mpijob", detail=replace(cluster.job.detail, under_mpi=True))
+    attempt = cluster.attempt_at(job)
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(replace(trial(), detail=replace(trial().detail, under_mpi=True)))
+    return conclude(cluster.events, load=fake_load), cluster
+
+
+@pytest.mark.parametrize(("code", "has_signal"), [(0, False), (1, False), (1, True), (143, True), (255, True)])
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(_DRAINED, "was evicted on request"), (_PREEMPTED, "was preempted by another pod"), ({}, "was deleted")],
+)
+def test_a_worker_of_mpi_that_was_stopped_is_not_blamed(
+    status: dict[str, Any], words: str, code: int, has_signal: bool, tmp_path: Path
+) -> None:
+    """Its sshd is process 1 and ends with 0 at SIGTERM, before any agent can tell its signal; mpirun ends of that."""
+    pods = _mpi_pods(code, ended(1, 0, is_deleted=True, **status))
+    found, cluster = _followed_under_mpi(missed(interrupted=has_signal), pods, tmp_path)
+    assert (found.trial.interrupted or "").startswith(f"the cluster: pod trial-1-worker-1 on node gpu-1 {words}")
+    assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
+    assert _names_nobody(found, cluster)
+
+
+@pytest.mark.parametrize("code", [0, 1, 255])
+@pytest.mark.parametrize(
+    "worker",
+    [
+        _ended_at(ended(1, 0, is_deleted=True), "2026-01-01T00:00:11Z"),
+        {**_GOES_ON, "spec": {**_GOES_ON["spec"], "nodeName": "gpu-1"}},
+        ended(1, 137, is_deleted=True),
+    ],
+    ids=["was cut off", "hangs", "was killed"],
+)
+def test_a_worker_that_the_operator_deletes_at_the_end_is_blamed(
+    worker: dict[str, Any], code: int, tmp_path: Path
+) -> None:
+    found, _ = _followed_under_mpi(missed(interrupted=code == 255), _mpi_pods(code, worker), tmp_path)
+    assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
+    assert {node for finding in found.findings if finding.severity == "fail" for node in finding.culprit.nodes} == {
+        "gpu-1"
+    }
+
+
+# Without a conductor
+
+
+@pytest.mark.parametrize("survivor", [1, 130])
+@pytest.mark.parametrize(
+    "other",
+    [
+        ended(1, 143, is_deleted=True, **_PREEMPTED),
+        ended(1, 130, is_deleted=True, **_DRAINED),
+        ended(1, 137, reason="Evicted"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_training_that_lost_a_stopped_pod_is_interrupted(
+    is_first: bool, other: dict[str, Any], survivor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``is_first``: whether the one that ended of that is the first pod; else that one hangs."""
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.5)
+    pods = [ended(0, survivor), other] if is_first else [running(0), other, ended(2, survivor)]
+    cluster = Cluster(tmp_path, pods, ("logs*", "echo 2026-01-01T00:00:01Z step 10"))
+    job = replace(training(), nodes=len(pods), detail=cluster.job.detail)
+    attempt = cluster.attempt_at(job)
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(job)
+    assert [event["how"] for event in cluster.events if event["kind"] == "outcome"] == ["interrupted"]
+    (by,) = [event["by"] for event in cluster.events if event["kind"] == "interrupted"]
+    assert by.startswith("the cluster: pod trial-1-1-x on node gpu-1 was ")

@@ -15,7 +15,7 @@ from seatrial.targets.kubernetes.follower import PodFollower
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
-from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.targets.kubernetes.pods import DELETED, PodStatus
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.warnings_of_run import warning_said
 from seatrial.util.streams import print_status
@@ -45,7 +45,9 @@ _SPARE_S = 120.0
 _TAKEN_BACK = (
     "; the workload is suspended: a queue (such as Kueue) has taken its place back, or somebody has suspended it"
 )
-_CONDUCTOR_EXIT_CODES = (0, 1, 2, 3, 130)
+_INTERRUPTED = 130
+"""Exit code of a command that was asked to end."""
+_CONDUCTOR_EXIT_CODES = (0, 1, 2, 3, _INTERRUPTED)
 """Exit codes of the command in the first pod."""
 
 
@@ -223,7 +225,10 @@ class Attempt:
             return False
         if not self._lasts("failed", _OTHERS_END_S):
             return False
-        self._run_log.end_by_exit_codes(failed, under_mpi=False)
+        if stopped := self._stopped_first(None):
+            self._interrupt_by(stopped, None)
+        else:
+            self._run_log.end_by_exit_codes(failed, under_mpi=False)
         return True
 
     def _never_started(self) -> bool:
@@ -253,27 +258,24 @@ class Attempt:
         if self._under_mpi and has_conductor and not self._run_log.over:
             # The launcher ends before the cluster tells which node it has lost.
             self._wait_for_others()
+            first = self._follower.latest(first)
         run_log, pods = self._run_log, list(self._follower.known.values())
         failed = sorted(
             (pod for pod in pods if pod.exit_code not in (0, None) and not pod.stop),
             key=lambda pod: (not pod.killed, pod.ended_at),
         )
         was_interrupted = run_log.interrupted
-        # The controllers delete the other pods when one of them has failed or was stopped, or the first has succeeded.
-        causes = [pod for pod in pods if pod.stop and not pod.deleted] or failed
-        succeeded = not has_conductor and first.exit_code == 0
-        if causes:
-            self._explain_interruption(causes, first)
+        stopped = self._stopped_first(first)
+        if not has_conductor and first.exit_code == 0:
+            # The controllers delete the others when the first one has succeeded.
+            stopped = [pod for pod in stopped if not pod.deleted]
+        if stopped:
+            self._interrupt_by(stopped, first, was_interrupted=was_interrupted)
+        elif failed:
+            self._explain_interruption(failed, first)
+        if causes := stopped or failed:
             # The last lines of the conductor have gone with its pod, because of another one.
             self._cut_off = self._cut_off and causes[0] == first
-        stopped = [pod for pod in pods if pod.stop and not (pod.deleted and (causes or succeeded or self._restarts))]
-        why = self._why_deleted(stopped)
-        for pod in stopped:
-            any_node = self._under_mpi or self._job.nodes == 1
-            lost_at = run_log.lost_at(pod.number, any_node=any_node)
-            # A run that came to its end without missing this pod no longer needed it.
-            if not run_log.over or was_interrupted or lost_at is not None:
-                run_log.interrupt(f"the cluster: {pod.label} {pod.stop}{why if pod.deleted else ''}", lost_at)
         for pod in failed:
             if run_log.started and not (pod == first and run_log.over):
                 run_log.note("info", f"{pod.label} {pod.end}")
@@ -301,7 +303,42 @@ class Attempt:
             prints_result=not isinstance(self._job, ProgramJob) or self._job.watched,
         )
 
-    def _explain_interruption(self, causes: Sequence[PodStatus], first: PodStatus) -> None:
+    def _stopped_first(self, first: PodStatus | None) -> list[PodStatus]:
+        """Return the pods that were stopped from outside, without those that controllers may have deleted because
+        another one had ended by itself: one that failed, or the first one."""
+        run_log, order = self._run_log, self._follower.order
+        # Pods that have ended, and whether each carried the run to its end: with the verdict, or the code of mpirun.
+        ends: list[tuple[PodStatus, bool]] = []
+        for pod in self._follower.known.values():
+            is_first = first is not None and pod.uid == first.uid
+            with_run = not run_log.launcher_was_killed(pod) if pod.is_launcher else is_first and run_log.over
+            was_asked = pod.exit_code == _INTERRUPTED and not with_run
+            if pod.state == "ended" and not (pod.stop or was_asked) and (is_first or pod.exit_code != 0):
+                ends.append((pod, with_run))
+        return [
+            pod
+            for pod in order.stopped.values()
+            if not pod.deleted
+            or not (self._restarts or any(order.may_follow(pod, end, with_run=with_run) for end, with_run in ends))
+        ]
+
+    def _interrupt_by(
+        self, stopped: Sequence[PodStatus], first: PodStatus | None, *, was_interrupted: bool = False
+    ) -> None:
+        """Record that the run was ended from outside, by the end of these pods."""
+        run_log, any_node = self._run_log, self._under_mpi or self._job.nodes == 1
+        lost_at = {pod.uid: run_log.lost_at(pod.number, any_node=any_node) for pod in stopped}
+        # A run that came to its end without missing a pod no longer needed it.
+        needed = [pod for pod in stopped if not run_log.over or was_interrupted or lost_at[pod.uid] is not None]
+        if needed:
+            # When one is deleted the controllers delete the others, too: the first one says more, or one with a reason.
+            stopped_in = self._follower.order.stopped_in
+            pod = min(needed, key=lambda pod: (pod.stop == DELETED, stopped_in(pod), pod == first))
+            why = self._why_deleted(stopped) if pod.deleted else ""
+            missed = [seq for seq in lost_at.values() if seq is not None]
+            run_log.interrupt(f"the cluster: {pod.label} {pod.stop}{why}", min(missed, default=None))
+
+    def _explain_interruption(self, failed: Sequence[PodStatus], first: PodStatus) -> None:
         """Drop the interruption of the conductor where the end of another pod explains it; else name that pod.
 
         How a pod ended is the word of its node. It counts where the conductor missed the pod before it was stopped, and
@@ -310,14 +347,13 @@ class Attempt:
         """
         run_log = self._run_log
         # A conductor that has come to its end was not stopped by its own end.
-        others = [pod for pod in causes if self._under_mpi or not (pod == first and run_log.over)]
+        others = [pod for pod in failed if self._under_mpi or not (pod == first and run_log.over)]
         any_node = self._under_mpi or self._job.nodes == 1
         for pod in others:
             if self._under_mpi or pod.killed or run_log.missed_first(pod.number, any_node=any_node):
-                run_log.clear_interruption(f"{pod.label} {pod.stop or pod.end}")
+                run_log.clear_interruption(f"{pod.label} {pod.end}")
                 return
-        # Those that were stopped are named by the caller.
-        if others and run_log.interrupted and not others[0].stop:
+        if others and run_log.interrupted:
             deleted = any(pod.stop and pod.deleted for pod in self._follower.known.values())
             also = "; other pods were deleted" if deleted else ""
             run_log.interrupt(f"the cluster: {others[0].label} {others[0].end}{also}")

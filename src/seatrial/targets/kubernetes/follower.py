@@ -16,6 +16,7 @@ from seatrial.targets.kubernetes.kubectl import Kubectl, PendingCall
 from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
 from seatrial.targets.kubernetes.manifest.wait_for_hosts import WAITING
 from seatrial.targets.kubernetes.pending_pods import PendingPods
+from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pod_owners import event_object
 from seatrial.targets.kubernetes.pods import (
     DELETED,
@@ -32,6 +33,8 @@ from seatrial.util.text import quoted
 
 _POLL_S = 2.0
 _STARTING_POLL_S = 1.0
+_ENDING_POLL_S = 0.5
+"""Once the conductor has missed a node, or has come to its end: what came first shows in a list between the two."""
 _MAX_FOREIGN_LINES = 4
 _MAX_WAITING_LINES = 100
 
@@ -53,6 +56,7 @@ class PodFollower:
         """The pods that the API server listed last."""
         self.known: dict[str, PodStatus] = {}
         """Name -> last state, of all pods that were ever listed."""
+        self.order = PodOrder()
         self.first_log: PodLog | None = None
         """The log of the first pod; None until this pod runs."""
         self.all_started = False
@@ -137,7 +141,8 @@ class PodFollower:
         now = time.monotonic()
         if now < self._poll_at:
             return
-        self._poll_at = now + (_POLL_S if self.all_started else _STARTING_POLL_S)
+        wait_s = _POLL_S if self.all_started else _STARTING_POLL_S
+        self._poll_at = now + (_ENDING_POLL_S if self._run_log.is_ending else wait_s)
         self._start("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
         pending = self.pending
         if pending.missing > 0 or pending.waiting:
@@ -221,17 +226,18 @@ class PodFollower:
         # When the first pod has succeeded, the operators delete the others.
         first = self.first() or (None if self.first_log is None else self.latest(self.first_log.pod))
         has_succeeded = first is not None and first.exit_code == 0
-        for pod in pods:
-            if pod.stop and not (pod.name in self.known and self.known[pod.name].stop) and not has_succeeded:
+        listed = {pod.uid for pod in pods}
+        # They disappeared between two answers.
+        gone = [
+            replace(pod, stop=DELETED, deleted=True)
+            for pod in self.known.values()
+            if pod.uid not in listed and pod.state != "ended" and not (pod.stop or self._restarts)
+        ]
+        for pod in (*gone, *pods):
+            if pod.stop and pod.uid not in self.order.stopped and not has_succeeded:
                 self._print_line(f"seatrial: {pod.label} {pod.stop}")
             self.known[pod.name] = pod
-        listed = {pod.name for pod in pods}
-        for pod in self.known.values():
-            if pod.name not in listed and pod.state != "ended" and not (pod.stop or self._restarts):
-                # It disappeared between two answers.
-                self.known[pod.name] = replace(pod, stop=DELETED, deleted=True)
-                if not has_succeeded:
-                    self._print_line(f"seatrial: {pod.label} was deleted")
+        self.order.take((*gone, *pods))
         self._run_log.take_pods(self.known.values(), asked_at=self._listed_at)
         over = self._run_log.over
         # The agent of one that started later waits for a conductor, and does not end with 0.
@@ -254,10 +260,12 @@ class PodFollower:
 
     def _as_it_ended(self, pod: PodStatus) -> PodStatus:
         """Return a pod as no deletion has ended it if it was seen before, ended and not to be deleted: the clock of its
-        node may be ahead."""
+        node may be ahead. Else a deletion has ended an sshd of MPI that ended with 0, which it does only on request."""
         before = self.known.get(pod.name)
-        ended_before = before is not None and before.uid == pod.uid and before.state == "ended" and not before.deleted
-        return replace(pod, stop="") if ended_before and pod.stop == DELETED else pod
+        if before is not None and before.uid == pod.uid and before.state == "ended" and not before.deleted:
+            return replace(pod, stop="") if pod.stop == DELETED else pod
+        is_asked = self._under_mpi and not pod.is_launcher and pod.deleted and pod.exit_code == 0
+        return replace(pod, stop=pod.stop or DELETED) if is_asked else pod
 
     def _take_text(self, lines: list[str]) -> None:
         """Take lines of the first pod that are not events; show for which hosts the launcher of MPI waits."""
@@ -276,10 +284,10 @@ class PodFollower:
         log = self.first_log
         if log is None:
             return
-        was_open = log.is_open
+        was_open, was_ending = log.is_open, self._run_log.is_ending
         for message in log.read(container_ended=self.latest(log.pod).state == "ended"):
             self._run_log.take(message)
-        if was_open and not log.is_open:
-            # The pod may have ended: ask at once.
+        if (was_open and not log.is_open) or self._run_log.is_ending != was_ending:
+            # The pod may have ended, or another one: ask at once.
             self._poll_at = 0.0
         self.answered_at = max(self.answered_at, log.last_read_at)

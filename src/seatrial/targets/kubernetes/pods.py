@@ -81,6 +81,8 @@ class PodStatus:
     """How it was stopped from outside, as a predicate (``was evicted``); empty if it was not."""
     deleted: bool
     """Whether its deletion was requested: by a person, or because another pod of the run failed."""
+    deletion_asked_at: float | None = None
+    """When its deletion was requested, in seconds since the epoch; None where it was not, or that is not known."""
     ended_at: str = ""
     """When its container ended, as the API writes times; empty where that is not known."""
     node_gone: bool = False
@@ -186,6 +188,7 @@ def _pod(item: Any, kind: Kind) -> PodStatus:
         out_of_memory=state == "ended" and text(terminated, "reason") == _OUT_OF_MEMORY,
         stop=_stop(item, terminated),
         deleted=bool(text(item, "metadata", "deletionTimestamp")),
+        deletion_asked_at=_deletion_asked_at(item),
         ended_at=text(terminated, "finishedAt"),
         node_gone=state == "running" and _is_node_gone(item),
     )
@@ -307,15 +310,18 @@ def _was_deleted(item: Any, terminated: Any) -> bool:
     if get(terminated, "exitCode") in _ENDED_BY_REQUEST:
         # Its node, whose clock may be behind that of the API server, need not have ended it after the request.
         return True
+    asked_at, ended_at = _deletion_asked_at(item), seconds_of(text(terminated, "finishedAt"))
+    return asked_at is None or ended_at is None or ended_at >= asked_at
+
+
+def _deletion_asked_at(item: Any) -> float | None:
     # The timestamp is that of the request and the grace together.
-    grace_s, ended = get(item, "metadata", "deletionGracePeriodSeconds"), _seconds(text(terminated, "finishedAt"))
-    until = _seconds(when)
-    if ended is None or until is None:
-        return True
-    return ended >= until - (grace_s if type(grace_s) is int else 0)
+    until = seconds_of(text(item, "metadata", "deletionTimestamp"))
+    grace_s = get(item, "metadata", "deletionGracePeriodSeconds")
+    return None if until is None else until - (grace_s if type(grace_s) is int else 0)
 
 
-def _seconds(timestamp: str) -> float | None:
+def seconds_of(timestamp: str) -> float | None:
     """Return the seconds since the epoch of a timestamp of the API (2026-01-01T00:00:00Z); None if it is none."""
     try:
         return datetime.fromisoformat(timestamp[:_TO_SECONDS]).replace(tzinfo=timezone.utc).timestamp()

@@ -268,6 +268,11 @@ class RunLog:
             note["untrusted"] = [*untrusted]
         self._events.append(self._add(note))
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the conductor has missed a node, or has come to its end."""
+        return self.over or bool(self._lost_at)
+
     def lost_at(self, node: int, *, any_node: bool) -> int | None:
         """Return the ``seq`` of the event that reports this node as lost; None if the conductor missed no such node.
 
