@@ -27,7 +27,7 @@ pytestmark = pytest.mark.cluster
         ),
         ("job", {"fault": "forbidden", "verb": "create", "resource": "jobs"}, 'cannot create resource "jobs"'),
         ("job", {"fault": "forbidden", "verb": "list", "resource": "pods"}, "you may not list pods in"),
-        ("job", {"fault": "namespace-absent"}, "the namespace of your context, default: this namespace does not exist"),
+        ("job", {"fault": "namespace-absent"}, "the namespace default does not exist; create it"),
     ],
 )
 def test_it_is_refused_in_a_sentence(

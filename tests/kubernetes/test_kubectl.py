@@ -25,15 +25,19 @@ def test_calls_name_the_namespace_and_a_request_timeout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "options"), [(None, ["--context=a"]), ("mine", ["--context=a", "--namespace", "mine"])]
+    ("namespace", "of_context", "pinned"),
+    [(None, "ml", "ml"), (None, None, "default"), (None, "", "default"), ("mine", "ml", "mine")],
 )
-def test_a_run_stays_in_its_context_whatever_the_user_chooses_meanwhile(
-    tmp_path: Path, namespace: str | None, options: list[str]
+def test_a_run_stays_in_its_place_whatever_the_user_chooses_meanwhile(
+    tmp_path: Path, namespace: str | None, of_context: str | None, pinned: str
 ) -> None:
-    answer = json.dumps({"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "c"}}]})
+    """With ``kubectl config use-context``, and ``kubectl config set-context --current --namespace``."""
+    context = {"cluster": "c", **({} if of_context is None else {"namespace": of_context})}
+    answer = json.dumps({"current-context": "a", "contexts": [{"name": "a", "context": context}]})
     program = scripted(tmp_path, ("*config*", f"echo '{answer}'"))
     kubectl = Kubectl(program=program, namespace=namespace).in_present_context()
-    assert kubectl.argv("get", "pods", streams=True)[1:] == [*options, "get", "pods"]
+    assert kubectl.argv("get", "pods", streams=True)[1:] == ["--context=a", "--namespace", pinned, "get", "pods"]
+    assert f"-n {pinned} get pods" in kubectl.command_line("get", "pods")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +52,8 @@ def test_the_path_of_the_server_counts_for_deletions(tmp_path: Path, server: str
     kubectl = Kubectl(program=program, namespace=None).in_present_context()
     assert kubectl.start_deletion(thing, grace_s=1).wait().code == 0
     *_, call = (tmp_path / "calls").read_text().splitlines()
-    assert call == f"--context=a delete --raw {begins}/namespaces/ml/pods/p -f - --request-timeout=15s"
+    place = "--context=a --namespace default"
+    assert call == f"{place} delete --raw {begins}/namespaces/ml/pods/p -f - --request-timeout=15s"
     options = json.loads((tmp_path / "options").read_text())
     assert options["preconditions"] == {"uid": "u-1"}
     assert options["gracePeriodSeconds"] == 1
@@ -56,8 +61,9 @@ def test_the_path_of_the_server_counts_for_deletions(tmp_path: Path, server: str
 
 def test_where_there_is_no_context_none_is_named(tmp_path: Path) -> None:
     program = scripted(tmp_path, ("*", "echo 'error: current-context must exist in order to minify' >&2; exit 1"))
-    kubectl = Kubectl(program=program, namespace="ml")
-    assert kubectl.in_present_context() == kubectl
+    for namespace in ("ml", None):
+        kubectl = Kubectl(program=program, namespace=namespace)
+        assert kubectl.in_present_context() == kubectl
 
 
 @pytest.mark.parametrize(

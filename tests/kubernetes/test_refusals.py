@@ -48,7 +48,7 @@ _NO_JOBSET = (
         (
             "job",
             'Error from server (NotFound): error when creating "STDIN": namespaces "ml" not found',
-            ["--namespace ml", "create namespace ml"],
+            ["the namespace ml does not exist", "create namespace ml"],
         ),
         (
             "job",
@@ -105,9 +105,8 @@ def test_what_to_try_names_the_namespace() -> None:
 
 def test_a_namespace_that_is_not_there_is_named_once() -> None:
     complaint = 'Error from server (NotFound): namespaces "nlp" not found'
-    create = "create it (/opt/kubectl create namespace nlp) or name another."
-    assert (
-        str(refusal("job", _kubectl("nlp"), complaint)) == f"--namespace nlp: this namespace does not exist; {create}"
+    said = (
+        "the namespace nlp does not exist; create it (/opt/kubectl create namespace nlp) or name another: --namespace."
     )
-    said = f"the namespace of your context, nlp: this namespace does not exist; {create}"
+    assert str(refusal("job", _kubectl("nlp"), complaint)) == said
     assert str(refusal("job", _kubectl(None), complaint)) == said

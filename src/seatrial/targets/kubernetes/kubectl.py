@@ -27,6 +27,8 @@ _REQUEST_TIMEOUT_S = 15
 _PROGRAMS = ("kubectl", "oc")
 _CLUSTER_WIDE = frozenset(("cordon", "namespace", "nodes"))
 """Words that are followed by, or mean, what belongs to no namespace."""
+_DEFAULT_NAMESPACE = "default"
+"""As kubectl takes it for a context that names none."""
 _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
 """A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
@@ -155,7 +157,8 @@ class Kubectl:
     """The path in the URL of the server, as Rancher has one for each cluster. ``--raw`` leaves it out."""
 
     def in_present_context(self) -> Kubectl:
-        """Return the same for the context that is current now: the user may change it before the run has ended.
+        """Return the same for the context and namespace that are current now: the user may change both before the run
+        has ended.
 
         Where there is none, as in a pod with an account, nothing changes.
         """
@@ -163,10 +166,15 @@ class Kubectl:
         view = self.call("config", "view", "--minify", "-o", "json").json
         name = text(view, "current-context")
         server = next((text(entry, "cluster", "server") for entry in items_of(view, "clusters")), "")
+        namespace = self.namespace
+        if name and namespace is None:
+            namespace = next((text(entry, "context", "namespace") for entry in items_of(view, "contexts")), "")
+            namespace = namespace or _DEFAULT_NAMESPACE
         server_path = ""
         with contextlib.suppress(ValueError):
             server_path = urlsplit(server).path.rstrip("/")
-        return replace(self, context=(f"--context={name}",) if name else (), server_path=server_path)
+        context = (f"--context={name}",) if name else ()
+        return replace(self, context=context, namespace=namespace, server_path=server_path)
 
     def argv(self, *words: str, streams: bool = False) -> list[str]:
         """Return the command. ``streams``: it runs for as long as there is output, without a request timeout."""

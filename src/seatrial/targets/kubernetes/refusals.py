@@ -31,9 +31,10 @@ def refusal(target: str, kubectl: Kubectl, complaint: str) -> SeatrialError:
     if "doesn't have a resource" in text:
         return _missing_kind(target)
     if gone := re.search(r'namespaces? "([^"]{1,80})" not found', complaint):
-        origin = "the namespace of your context," if kubectl.namespace is None else "--namespace"
         create = kubectl.command_line("create", "namespace", gone[1])
-        return RequestError(f"{origin} {gone[1]}: this namespace does not exist; create it ({create}) or name another.")
+        return RequestError(
+            f"the namespace {gone[1]} does not exist; create it ({create}) or name another: --namespace."
+        )
     if "exceeded quota" in text:
         return SeatrialError(
             f"a quota of the namespace does not allow it: {_tail(complaint)}; request less, or raise the quota"
