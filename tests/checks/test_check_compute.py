@@ -427,3 +427,38 @@ def test_a_wrong_result_has_a_name_of_ours_and_a_number_that_can_be(value: dict[
     measurements = (*told.measurements, reading("wrong_elements", 5, 1, "bf16 of rank 0"))
     ruling = CHECK.judge(replace(told, measurements=measurements), ONE)
     assert (ruling.findings, ruling.absent) == ((), ("a readable wrong_values of rank 1",))
+
+
+@pytest.mark.parametrize("per_host", [2, 4, 8])
+@pytest.mark.parametrize(("slow", "lie", "gains", "lie_alone"), [(90.0, 130.0, 1.0, 260.0), (70.0, 121.0, 2.1, 20.0)])
+def test_a_fast_host_of_three_is_not_the_only_one_to_compare_with(
+    slow: float, lie: float, gains: float, lie_alone: float, per_host: int
+) -> None:
+    """Without either of the others the ranks of one are slow beside it. Rank 0 was disturbed once, or is slow."""
+    places = {node: f"10.0.0.{node // per_host}" for node in range(3 * per_host)}
+    first = [slow, *[100.0] * (2 * per_host - 1), *[lie] * per_host]
+
+    def at(again: dict[int, float]) -> Evidence:
+        return replace(evidence(first, again, device_type="cuda"), places_of_nodes=places)
+
+    is_slow = slow == 70.0
+    alone = {rank: gains * (first[rank] if is_slow else 100.0) for rank in suspects(at({}), ONE)}
+    ruling = CHECK.judge(at(alone | {rank: lie_alone for rank in alone if rank >= 2 * per_host}), ONE)
+    failed = {each.culprit.ranks for each in ruling.findings if each.severity == "fail"}
+    assert failed <= ({(0,)} if is_slow else set())
+    assert not is_slow or failed or ruling.absent
+
+
+@pytest.mark.parametrize("lie_alone", [495.0, 198.0, 20.0])
+@pytest.mark.parametrize("per_host", [2, 3])
+def test_a_fast_host_of_two_hides_no_slow_rank_of_a_small_one(per_host: int, lie_alone: float) -> None:
+    """Rank 0 is slow beside its neighbors; the other host makes all of them slow, and says what acquits them alone."""
+    places = {node: f"10.0.0.{node // per_host}" for node in range(2 * per_host)}
+    first = [75.0, *[100.0] * (per_host - 1), *[198.0] * per_host]
+
+    def at(again: dict[int, float]) -> Evidence:
+        return replace(evidence(first, again, device_type="cuda"), places_of_nodes=places)
+
+    alone = {rank: lie_alone if rank >= per_host else 2.5 * first[rank] for rank in suspects(at({}), ONE)}
+    ruling = CHECK.judge(at(alone), ONE)
+    assert ruling.unjudged or ruling.absent or any(each.severity == "fail" for each in ruling.findings)

@@ -240,6 +240,36 @@ def test_uneven_hosts_whose_ranks_share_cores_are_not_contested() -> None:
     assert not judge_fleet(values, better="high", device_type="cpu", hosts=hosts, share_cores=True).contested
 
 
+@pytest.mark.parametrize("better", ["high", "low"])
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+@pytest.mark.parametrize("per_host", [1, 8])
+@pytest.mark.parametrize("slow", [1, 2, 7])
+def test_no_host_makes_a_slow_minority_a_majority(slow: int, per_host: int, device_type: str, better: Better) -> None:
+    speeds = [[100.0] * per_host] * slow + [[40.0] * per_host] * slow
+    values, hosts = on_hosts(*speeds, [40.0] * per_host)
+    if better == "low":
+        values = {rank: 1 / value for rank, value in values.items()}
+    ruling = judge_fleet(values, better=better, device_type=device_type, hosts=hosts)
+    found = {*ruling.outliers, *ruling.contested, *ruling.apart}
+    assert set(range(slow * per_host, 2 * slow * per_host)) <= found or len(values) <= 3
+
+
+def test_three_hosts_whose_devices_are_wired_alike_hide_nothing() -> None:
+    values, hosts = on_hosts(*[[50.0] * 4 + [25.0] * 4] * 3)
+    ruling = judge_fleet(values, better="high", device_type="cuda", hosts=hosts)
+    assert (ruling.outliers, {*ruling.contested}) == ((), set())
+    assert len(ruling.apart) == 12
+
+
+def test_uneven_hosts_whose_ranks_share_cores_acquit_nobody() -> None:
+    """Alone a rank of a full host gains more than those that it is compared with."""
+    speeds = [37.0 * 0.4, *[37.0] * 7], [100.0, 100.0], [100.0, 100.0]
+    values, hosts = on_hosts(*speeds)
+    readings = readings_of([*values.values()], dict.fromkeys(values, 100.0) | {0: 40.0})
+    [seen] = compare_rates(readings, limits=(), device_type="cpu", hosts=hosts, share_cores=True)
+    assert seen.outcome(0).state in ("slow", "incomparable")
+
+
 SCATTERED = ([5.0, 5, 45, 45], [22.3, 22.3, 27.7, 27.7], [5.0] * 4, [24.0] * 4, [1.0, 2, 3, 4], [45.0] * 8, [5.0] * 8)
 
 
@@ -361,8 +391,8 @@ def test_most_of_the_ranks_that_are_slow_on_one_host() -> None:
     assert by_design.outliers == (), "8 ranks may share the cores that each of the others has"
 
 
-def gpus(first: list[float], again: dict[int, float]) -> list[Measurement]:
-    """Measurements of GPUs, rank by rank."""
+def readings_of(first: list[float], again: dict[int, float]) -> list[Measurement]:
+    """Return the rates, rank by rank."""
     stages = {"measure": dict(enumerate(first)), "repeat": again}
     return [
         Measurement(check="c", name="tflops", value=value, unit="TFLOP/s", better="high", rank=rank, stage=stage)
@@ -373,7 +403,7 @@ def gpus(first: list[float], again: dict[int, float]) -> list[Measurement]:
 
 def rates(first: list[float], again: dict[int, float] | None = None, limits: tuple[Limit, ...] = ()) -> FleetRates:
     """Rates of GPUs, rank by rank."""
-    [compared] = compare_rates(gpus(first, again or {}), limits=limits, device_type="cuda")
+    [compared] = compare_rates(readings_of(first, again or {}), limits=limits, device_type="cuda")
     return compared
 
 
@@ -418,7 +448,9 @@ def test_a_reference_that_is_slower_alone_acquits_nobody() -> None:
         assert alone.state == "incomparable"
         assert "rank 0: 400 TFLOP/s with all ranks, 100 TFLOP/s alone" in alone.evidence[2]
         assert rates(first, {0: 100, slow: 70}).outcome(slow).state == "slow", "even beside the disturbed one"
-        assert rates(first, {0: 100, slow: 400}).outcome(slow).state == "recovered", "no reference is needed for that"
+        assert rates(first, {0: 100, slow: 400}).outcome(slow).state == "incomparable", "all may be faster alone"
+    lone = rates([400.0, 400, 400, 200], {0: 800, 1: 400, 2: 400, 3: 400}).outcome(3, {1: 0.5, 2: 0.4})
+    assert lone.state == "incomparable", "the two without CPU time may be twice as fast, too"
 
 
 @pytest.mark.parametrize("lie", [1e-3, 100.0, 399.0, 1e4])
@@ -462,20 +494,20 @@ def test_the_references_are_of_different_hosts() -> None:
 def test_an_impossible_rate_is_compared_with_nothing(stage: str) -> None:
     ceiling = Limit(value=1000, unit="TFLOP/s", origin="datasheet")
     first, again = ([400.0, 1e9], {}) if stage == "measure" else ([400.0, 200.0], {0: 1e9, 1: 200.0})
-    [seen] = compare_rates(gpus(first, again), limits=(), device_type="cuda", ceiling=ceiling)
+    [seen] = compare_rates(readings_of(first, again), limits=(), device_type="cuda", ceiling=ceiling)
     assert [(each.value, each.stage) for each in seen.impossible] == [(1e9, stage)]
     assert seen.outcome(0).state == ("unjudged" if stage == "measure" else "passed")
     assert stage == "measure" or seen.outcome(1).state == "unrepeated"
 
 
 def test_the_best_of_a_few_is_no_standard_beyond_its_model() -> None:
-    measured = gpus([700, 980], {})
+    measured = readings_of([700, 980], {})
     assert rates([700, 980]).fleet.outliers == (0,)
     [seen] = compare_rates(measured, limits=(), device_type="cuda", best_known=794.5)
     assert seen.fleet.outliers == ()
     assert seen.fleet.limit == pytest.approx(794.5 / 1.2)
     assert "what its model can" in seen.fleet.method
-    [slow] = compare_rates(gpus([600, 780], {}), limits=(), device_type="cuda", best_known=794.5)
+    [slow] = compare_rates(readings_of([600, 780], {}), limits=(), device_type="cuda", best_known=794.5)
     assert slow.fleet.outliers == (0,)
 
 

@@ -29,7 +29,7 @@ def judge_fleets(
     Of two hosts either one moves the median and MAD of both as it likes. So:
 
     - An outlier among four or more ranks of its host stays one. Among two or three it is one only if it is one of all,
-      too, since one of them that is fast makes the others look slow; else it lies ``apart``.
+      too, since one of them that is fast makes the others look slow; else it lies ``apart`` from the others there.
     - Where values lie far apart and no host has more ranks than the other one, none is an outlier by the word of the
       other host, and lies ``apart``.
 
@@ -48,21 +48,26 @@ def judge_fleets(
         return (whole,)
     own = [judge(mine) for _, mine in sorted(by_host.items())]
     sure = {rank for ruling in own for rank in ruling.outliers if len(ruling.ranks) > FEW or rank in whole.outliers}
-    limits = {rank: ruling.limit for ruling in own for rank in ruling.outliers if ruling.limit is not None}
-    doubted = limits | {rank: limit for ruling in own for rank, limit in ruling.apart.items()}
-    are_even = len({len(ruling.ranks) for ruling in own}) == 1
     certain = [replace(ruling, ranks=odd, outliers=odd, apart={}) for ruling in own if (odd := _of(ruling, sure))]
     others = {*whole.outliers} - sure
-    if whole.is_wide and are_even and whole.limit is not None:
+    doubted = {**whole.apart}
+    if whole.is_wide and whole.limit is not None and len({len(ruling.ranks) for ruling in own}) == 1:
         doubted |= dict.fromkeys(others, whole.limit)
         others = set()
-    doubted = {rank: limit for rank, limit in (doubted | {**whole.apart}).items() if rank not in sure | others}
-    rest = tuple(rank for rank in whole.ranks if rank not in sure)
     rulings = certain
-    if judged := tuple(rank for rank in rest if rank not in doubted):
+    at_home = dict[int, float]()
+    for ruling in own:
+        missed = {} if ruling.limit is None else dict.fromkeys(ruling.outliers, ruling.limit)
+        slow = {rank: limit for rank, limit in (missed | {**ruling.apart}).items() if rank not in sure | others}
+        if slow:
+            peers = tuple(rank for rank in ruling.peers if rank not in sure | others)
+            rulings.append(replace(ruling, ranks=_of(ruling, slow), peers=peers, outliers=(), limit=None, apart=slow))
+        at_home |= slow
+    doubted = {rank: limit for rank, limit in doubted.items() if rank not in sure | others | at_home.keys()}
+    if judged := tuple(rank for rank in whole.ranks if rank not in sure | at_home.keys() | doubted.keys()):
         rulings.append(replace(whole, ranks=judged, peers=judged, outliers=tuple(sorted(others)), apart={}))
     if apart := _of(whole, doubted):
-        peers = tuple(rank for rank in rest if rank not in others)
+        peers = tuple(rank for rank in whole.ranks if rank not in sure | others | at_home.keys())
         rulings.append(replace(whole, ranks=apart, peers=peers, outliers=(), limit=None, apart=doubted))
     return tuple(rulings)
 

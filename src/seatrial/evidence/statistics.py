@@ -61,6 +61,8 @@ class FleetRuling:
     """The values lie so far apart that some are beyond the ratio and within their spread."""
     contested: Mapping[int, Contest]
     """By rank: it would be an outlier without the word of one other host."""
+    are_alike: bool
+    """Alone the ranks become faster alike: they share no cores, or as many of them do on each host."""
     apart: Mapping[int, float] = field(default_factory=dict)
     """Rank -> the limit that it missed: beyond the ratio, but so are many, or only one other host, which may lie, says
     so."""
@@ -156,17 +158,18 @@ class FleetRates:
         What ranks share, such as a memory bus or a file server, makes each of them faster alone, a slow one too.
         ``starved``: as for ``outcome``.
         """
-        drifts = self._drifts(starved)
+        drifts = self._drifts(rank, starved)
         return rank in self.again and drifts is not None and self.again[rank].value >= limit * drifts[1]
 
-    def _drifts(self, starved: Mapping[int, float]) -> tuple[float, float] | None:
-        compared = [rank for rank in self.references if rank in self.again]
+    def _drifts(self, rank: int, starved: Mapping[int, float]) -> tuple[float, float] | None:
+        compared = [other for other in self.references if other in self.again and other != rank]
         return believable_drifts(
-            {rank: self.first[rank].value for rank in compared},
-            {rank: self.again[rank].value for rank in compared},
+            {other: self.first[other].value for other in compared},
+            {other: self.again[other].value for other in compared},
             starved=starved,
             typical=self.fleet.reference,
             effect=self.effect,
+            are_alike=self.fleet.are_alike,
         )
 
     def outcome(
@@ -202,7 +205,7 @@ class FleetRates:
                 lack = ", without the CPU time it could use" if other in starved else ""
                 before = f"{_rate(self.first[other])} with all ranks"
                 lines.append(f"for comparison, {named(other)}: {before}, {_rate(self.again[other])} alone{lack}")
-            drifts = self._drifts(starved)
+            drifts = self._drifts(rank, starved)
             if drifts is not None:
                 loose, strict = (self._tightest(drift) for drift in drifts)
             elif own is None or again.value >= own.value:
@@ -210,7 +213,7 @@ class FleetRates:
         # A rank that is no outlier of the fleet missed one of the other limits, so there is one.
         assert loose is not None and strict is not None
         state: Literal["incomparable", "recovered", "slow"] = "incomparable"
-        limit = strict
+        limit = strict if math.isfinite(strict.value) else loose
         if again.value < loose.value:
             state, limit = "slow", loose
         elif again.value >= strict.value:
@@ -306,10 +309,11 @@ def judge_fleet(
             reference = farthest * _RATIO[kind] if high else farthest / _RATIO[kind]
             limit, method = farthest, f"ratio {_RATIO[kind]} to the median of {len(measured)}, which lie far apart"
     slow = set() if limit is None else _beyond(measured, limit, high=high)
-    are_like = hosts is not None and not (
-        share_cores and len(set(Counter(map(hosts.__getitem__, measured)).values())) > 1
-    )
-    contested = _contested(measured, hosts, slow, high, kind) if hosts is not None and are_like else {}
+    are_alike = hosts is None or not share_cores or len({*Counter(map(hosts.__getitem__, measured)).values()}) < 2
+    contested = dict[int, Contest]()
+    # Where each host has devices that lie apart, its own ones differ, and no host hides them.
+    if hosts is not None and are_alike and {hosts[rank] for rank in apart} < {hosts[rank] for rank in measured}:
+        contested = _contested(measured, hosts, slow, high, kind)
     return FleetRuling(
         ranks=tuple(sorted(values)),
         peers=tuple(sorted(values)),
@@ -319,6 +323,7 @@ def judge_fleet(
         outliers=tuple(sorted(slow | unmeasured)),
         is_wide=is_wide,
         contested=contested,
+        are_alike=are_alike,
         apart=dict.fromkeys(sorted(apart), farthest),
     )
 
@@ -340,7 +345,8 @@ def _contested(
     tighter = max if high else min
     for name in sorted(by_host):
         rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
-        limit = _spread(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind).limit
+        spread = _spread(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind)
+        limit = tighter(spread.limit, spread.farthest)
         if len(by_host) == VOTING_HOSTS:
             # Each of the two others may be right.
             typical = tighter(median(mine) for other, mine in by_host.items() if other != name)
@@ -417,7 +423,7 @@ def reference_ranks(
         fleet: what ``judge_fleet`` says of them.
         hosts: by rank, the name of its host; without it each rank counts as one host.
     """
-    doubted = {*fleet.outliers, *fleet.contested, *fleet.apart}
+    doubted = {*fleet.outliers, *fleet.apart}
     typical = sorted(set(fleet.peers) - doubted, key=lambda rank: (abs(values[rank] - fleet.reference), rank))
     if hosts is None or len({hosts[rank] for rank in fleet.peers}) < 2:
         return tuple(typical)
@@ -432,14 +438,16 @@ def believable_drifts(
     starved: Mapping[int, float],
     typical: float,
     effect: float,
+    are_alike: bool = True,
 ) -> tuple[float, float] | None:
     """Return how much faster ranks are alone than in the group: at least, at most; None without a rank in both.
 
     A rank that is slow by the smaller value is slow, and one that is fast by the larger one is fast. Alone a rank has
     the machine to itself, so the larger value is at least 1: a rank that is slower alone was disturbed, or lies. The
     median of ``NUM_REFERENCES`` ranks decides both, and may be ``effect`` below 1, as machines get hotter; of fewer
-    ranks none is believed against another. Where all lacked CPU time nobody is slow by them (0), and they count as what
-    they would have been with it.
+    ranks none is believed against another, and where all of them are slower alone nobody is fast by them (infinite).
+    Where all lacked CPU time nobody is slow by them (0), and they count as what they would have been with it, as they
+    do beside a single one that did not.
 
     Args:
         first: rate by rank in the group, the most typical rank first.
@@ -447,17 +455,23 @@ def believable_drifts(
         starved: by rank, the share of CPU time of those that lacked it alone.
         typical: the rate that the limit in the group came from.
         effect: ``fleet_effect``.
+        are_alike: as in ``FleetRuling``. Where they are not, nobody is fast by others.
     """
     compared = {rank: again[rank] / max(rate, typical) for rank, rate in first.items() if rank in again}
     if not compared:
         return None
     drifts = sorted([drift for rank, drift in compared.items() if rank not in starved][:NUM_REFERENCES])
-    if not drifts:
-        whole = (drift / starved[rank] if starved[rank] > 0 else math.inf for rank, drift in compared.items())
-        return 0.0, max(1.0, *whole)
-    if len(drifts) < NUM_REFERENCES:
-        return drifts[0], max(drifts[-1], 1.0)
-    return median(drifts), max(median(drifts), 1 - effect)
+    whole = [
+        drift / starved[rank] if starved[rank] > 0 else math.inf for rank, drift in compared.items() if rank in starved
+    ]
+    low, high = 0.0, max([1.0, *whole])
+    if len(drifts) >= NUM_REFERENCES:
+        low, high = median(drifts), max(median(drifts), 1 - effect)
+    elif drifts:
+        low, high = drifts[0], max(drifts[-1], 1.0) if drifts[-1] >= 1 - effect else math.inf
+        if len(drifts) == 1 and whole:
+            low, high = min(compared.values()), max(high, *whole)
+    return low, high if are_alike else math.inf
 
 
 def median(values: Sequence[float]) -> float:

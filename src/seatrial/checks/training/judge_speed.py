@@ -59,26 +59,31 @@ class ComputeFleet:
 
     def is_fast_alone(self, rank: int, limit_s: float, starved: Mapping[int, float]) -> bool:
         """Return whether a rank that missed this limit in the group reaches it alone, moved as the references did."""
-        drifts = self._drifts(starved)
+        drifts = self._drifts(rank, starved)
         return rank in self.again and drifts is not None and self.again[rank].value <= limit_s / drifts[1]
 
-    def limits_alone(self, starved: Mapping[int, float]) -> tuple[Limit, Limit] | None:
+    def limits_alone(self, rank: int, starved: Mapping[int, float]) -> tuple[Limit, Limit] | None:
         """Return the times above which a rank is slow alone, and below which it is fast alone.
 
         Alone on a quiet machine every rank is faster: the limit moves as the references did. None where none of them
         measured again. ``starved``: by rank, the share of CPU time of those that lacked it.
         """
-        drifts = self._drifts(starved)
+        drifts = self._drifts(rank, starved)
         if drifts is None:
             return None
         low, high = drifts
         loose_s = self.limit.value / low if low > 0 else math.inf
         return replace(self.limit, value=loose_s), replace(self.limit, value=self.limit.value / high)
 
-    def _drifts(self, starved: Mapping[int, float]) -> tuple[float, float] | None:
-        first = {rank: 1 / self.first[rank].value for rank in self.references}
-        again = {rank: 1 / measurement.value for rank, measurement in self.again.items() if measurement.value > 0}
-        return believable_drifts(first, again, starved=starved, typical=1 / self.ruling.reference, effect=self.effect)
+    def _drifts(self, rank: int, starved: Mapping[int, float]) -> tuple[float, float] | None:
+        return believable_drifts(
+            {other: 1 / self.first[other].value for other in self.references if other != rank},
+            {other: 1 / measurement.value for other, measurement in self.again.items() if measurement.value > 0},
+            starved=starved,
+            typical=1 / self.ruling.reference,
+            effect=self.effect,
+            are_alike=self.ruling.are_alike,
+        )
 
     def comparison(self, named: Callable[[int], str]) -> Iterator[str]:
         """Yield a line for each rank to compare with that measured again; ``named`` names it."""
@@ -164,7 +169,6 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     starved = {rank: reading.value for rank, reading in shares.items() if not CPU_SHARE.passes(reading.value)}
     doubted = Ruling() if is_gpu else _judge_doubted(fleet, starved)
     findings, absent, unjudged = [], [*doubted.absent], [*doubted.unjudged]
-    limits_alone = fleet.limits_alone(starved)
     comparison = tuple(fleet.comparison(short_names(evidence.ranks)))
     judged = [
         Judged(measurement=fleet.first[rank], limit=fleet.limit, passed=True)
@@ -182,7 +186,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
                 absent.append(f"compute_s of rank {rank} measured again, alone; it was slow with all ranks")
             continue
         alone_s = fleet.again[rank].value
-        loose, strict = limits_alone or (None, None)
+        loose, strict = fleet.limits_alone(rank, starved) or (None, None)
         is_slow, is_fast = loose is not None and alone_s > loose.value, strict is not None and alone_s <= strict.value
         if not is_slow and not is_fast and rank not in starved:
             lines = [*comparison, f"alone: {alone_s * 1e3:.3g} ms"]
