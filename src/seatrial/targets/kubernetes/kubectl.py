@@ -28,7 +28,7 @@ _PROGRAMS = ("kubectl", "oc")
 _CLUSTER_WIDE = frozenset(("cordon", "namespace", "nodes"))
 """Words that are followed by, or mean, what belongs to no namespace."""
 _DEFAULT_NAMESPACE = "default"
-"""As kubectl takes it for a context that names none."""
+"""The namespace that kubectl takes for a context that names none."""
 _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
 """A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
