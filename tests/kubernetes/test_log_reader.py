@@ -90,6 +90,47 @@ def test_a_broken_stream_resumes_without_loss(tmp_path: Path) -> None:
     assert listener.log.lost == 0
 
 
+def at_times(*lines: tuple[float, str]) -> bytes:
+    return b"".join(f"2026-01-01T00:00:{second:012.9f}Z {line}\n".encode() for second, line in lines)
+
+
+_STEPS_BACK = (*((10.5, "a"), (11.5, "b")), *((8.5, "c"), (8.5, "c"), (8.5, "d"), (9.5, "e")))
+
+
+def test_a_clock_that_steps_back_hides_no_line(tmp_path: Path) -> None:
+    listener = Listener(tmp_path, ("logs*", f"cat {file_of(tmp_path, 'log', at_times(*_STEPS_BACK))}"))
+    assert listener.all() == []
+    assert listener.texts == ["a", "b", "c", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("known", [3, 4, 5])
+def test_a_stream_that_breaks_where_a_clock_steps_back_resumes(known: int, tmp_path: Path) -> None:
+    """The server sends each line from the second of the last known one on."""
+    since = int(_STEPS_BACK[known - 1][0])
+    begin = file_of(tmp_path, "begin", at_times(*_STEPS_BACK[:known]))
+    rest = [line for line in _STEPS_BACK if line[0] >= since]
+    again = file_of(tmp_path, "again", at_times(*rest))
+    first = ("*", f"cat {begin}; exit 1")
+    listener = Listener(tmp_path, ("*since-time=*", f"cat {again}"), first)
+    assert listener.all() == []
+    assert listener.texts == ["a", "b", "c", "c", "d", "e"]
+    _, second, *_ = (tmp_path / "calls").read_text().splitlines()
+    assert f"--since-time=2026-01-01T00:00:{since:02}Z" in second
+
+
+def test_a_new_event_ends_the_lines_that_are_known(tmp_path: Path) -> None:
+    """The last known line has been rotated away, and the clock has stepped back since."""
+    begin = file_of(tmp_path, "begin", at_times((30.5, "a"), (31.5, "b")))
+    (event,) = lines_of(0, EVENTS[0])
+    rest = file_of(tmp_path, "rest", at_times((9.1, event.decode().strip()), (9.2, "c")))
+    once = tmp_path / "once"
+    listener = Listener(
+        tmp_path, ("logs*", f"if [ -e {once} ]; then cat {rest}; else touch {once}; cat {begin}; exit 1; fi")
+    )
+    assert listener.all() == EVENTS[:1]
+    assert listener.texts == ["a", "b", "c"]
+
+
 def test_a_kubectl_that_closes_its_output_and_stays_is_killed(tmp_path: Path) -> None:
     log = file_of(tmp_path, "log", stamped([line for event in EVENTS for line in lines_of(event["seq"], event)]))
     once = tmp_path / "once"

@@ -29,6 +29,8 @@ _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d
 _RETRY_S = 1.0
 _MAX_LINE_BYTES = 1 << 20
 """Longer lines are cut to bound the memory; none of ours is longer than 4,000 bytes."""
+_COMPARED_BYTES = 4_000
+"""Of a line, where it is looked for again."""
 _MAX_READ_BYTES = 2 << 20
 """Bytes that are read at once, of the first pod's log or of all the others together. A pod that writes faster than we
 read must not keep us from the rest of the loop. So many take at most half a second to parse."""
@@ -44,8 +46,9 @@ _MAX_FAILURES = 2
 class PodLog:
     """The log of one container, from its beginning to its end, however often the stream breaks.
 
-    After a break the log is requested again from the second in which the last line was written. Lines that were read
-    before are recognized by their number, or by their timestamp.
+    After a break the log is requested again from the second in which the last line was written. Events that were read
+    before are recognized by their number, other lines by their place: they come before the last known line. The clock
+    of a node may step back, so a timestamp alone says nothing.
     """
 
     def __init__(
@@ -78,8 +81,15 @@ class PodLog:
         """Streams that failed one after the other since the container has ended."""
         self._kubectl, self._token, self._on_text = kubectl, token, on_text
         self._next_number = 0
-        self._last_time = b""
+        self._last = (b"", b"")
+        """Timestamp and beginning of the last known line."""
+        self._last_count = 0
+        """How many known lines in a row were like the last one."""
+        self._latest = b""
+        """The latest timestamp of all known lines."""
         self._zone = b"Z"
+        self._known_to_come = 0
+        """How many lines like the last known one this stream brings again before its first new line."""
         self._from_start = False
         self._has_news = False
         """Whether this stream has brought a line that was not known."""
@@ -148,9 +158,9 @@ class PodLog:
     def _start(self, container_ended: bool) -> None:
         words = ["logs", self.pod.name, "-c", self.pod.container, "--timestamps"]
         words += [] if container_ended else ["--follow"]
-        if self._last_time and not self._from_start:
-            words.append(f"--since-time={(self._last_time[:19] + self._zone).decode()}")
-        self._ended_before = container_ended
+        if self._last_count and not self._from_start:
+            words.append(f"--since-time={(self._last[0][:19] + self._zone).decode()}")
+        self._ended_before, self._known_to_come = container_ended, self._last_count
         self._buffer, self._discarding, self._has_news = b"", False, False
         with contextlib.suppress(OSError):
             self._process = subprocess.Popen(
@@ -182,19 +192,31 @@ class PodLog:
 
     def _read_line(self, line: bytes) -> Iterator[dict[str, Any]]:
         timestamp = _TIMESTAMP.match(line)
-        at = timestamp[1] + (timestamp[2] or b".").ljust(10, b"0") if timestamp else self._last_time
         text = line[timestamp.end() :] if timestamp else line
-        # Events are recognized by their number, so several may have the same timestamp.
+        at = timestamp[1] + (timestamp[2] or b".").ljust(10, b"0") if timestamp else b""
+        is_new = not timestamp or self._is_new(at, text)
         if text.startswith(PREFIX):
             # Anybody may write such lines, and a message of many of them takes seconds to decode.
             if self._token is not None and (entry := self._decoder.line(text)) is not None:
                 yield from self._take_entry(entry) if self._is_proved(entry, self._token) else ()
-        elif at > self._last_time or not timestamp:
+        elif is_new:
             self._has_news = True
             self._copy(text + b"\n")
             self._on_text([text.rstrip(b"\r").decode(errors="replace")])
-        if timestamp and not self._discarding:
-            self._last_time, self._zone = max(self._last_time, at), timestamp[3]
+        if timestamp and is_new and not self._discarding:
+            like_this = (at, text[:_COMPARED_BYTES])
+            self._last_count = self._last_count + 1 if like_this == self._last else 1
+            self._last, self._latest, self._zone = like_this, max(self._latest, at), timestamp[3]
+
+    def _is_new(self, at: bytes, text: bytes) -> bool:
+        """Return whether a line is none of those that were known when this stream began."""
+        if at > self._latest:
+            # Also where the last known line is no longer in the log.
+            self._known_to_come = 0
+        if self._known_to_come == 0:
+            return True
+        self._known_to_come -= (at, text[:_COMPARED_BYTES]) == self._last
+        return False
 
     def _copy(self, line: bytes) -> None:
         """Append a line to the copy, and say once where the copy ends before its log."""
@@ -222,7 +244,7 @@ class PodLog:
         if number >= self._next_number:
             self.lost += number - self._next_number
             self._next_number = number + 1
-            self._from_start, self._has_news = False, True
+            self._from_start, self._has_news, self._known_to_come = False, True, 0
             # They stay in memory and on the disk of this machine.
             is_kept = "seq" in entry["message"]
             if is_kept and not self._allowance.take(self._decoder.kept_bytes, time.monotonic()):
