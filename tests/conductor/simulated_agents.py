@@ -59,6 +59,7 @@ class SimulatedFleet(SimulatedClock):
         spins: bool = False,
         absent_nodes: frozenset[int] = frozenset(),
         suspended: tuple[float, float] = (0.0, 0.0),
+        unread: tuple[float, float] = (0.0, 0.0),
         echo: float = 0.0,
         on_state: Mapping[State, Callable[[SimulatedFleet], None]] | None = None,
         at_s: Sequence[tuple[float, Callable[[SimulatedFleet], None]]] = (),
@@ -69,8 +70,8 @@ class SimulatedFleet(SimulatedClock):
         shares: Mapping[int, Any] = MappingProxyType({}),
     ) -> None:
         """``complain``: ranks that meet in a step tell of a peer's death before its agent does. ``spins``: ranks that
-        wait use CPU time. ``suspended``: the controller is stopped (from, for) so many seconds. ``echo``: the part of
-        all messages that come twice.
+        wait use CPU time. ``suspended``: the controller is stopped (from, for) so many seconds. ``unread``: from
+        then on what is said lies unread for so many seconds. ``echo``: the part of all messages that come twice.
         ``shares``: what ranks share besides, or instead of, what they should, with each step.
         ``on_state``: called once, when that state is first seen. ``at_s``: called so many seconds from the start."""
         super().__init__(EPOCH_S)
@@ -94,6 +95,7 @@ class SimulatedFleet(SimulatedClock):
         self._planted, self._complain, self._spins = planted, complain, spins
         self._absent_nodes, self._late_nodes = absent_nodes, late_nodes
         self._suspended = (EPOCH_S + suspended[0], EPOCH_S + suspended[0] + suspended[1])
+        self._unread = (EPOCH_S + unread[0], EPOCH_S + unread[0] + unread[1])
         self._on_state = dict(on_state or {})
         self._echo, self._at_s = echo, at_s
         self._random = random.Random(seed)
@@ -165,13 +167,15 @@ class SimulatedFleet(SimulatedClock):
             # What comes first when it wakes, a tick or what was said meanwhile, is not to matter.
             self.later(end - self.now + self._random.choice((0.0, 0.05)), self._tick)
             return
-        self._carry_out(self.conductor.tick(self.now))
+        start, end = self._unread
+        self._carry_out(self.conductor.tick(self.now, start if start <= self.now < end + 0.1 else self.now))
         self.later(0.25, self._tick)
 
     def _to_conductor(self, agent: SimulatedAgent, action: Callable[[], None]) -> None:
-        start, end = self._suspended
         at = max(self.now + self._random.uniform(0.0005, 0.02), agent.to_conductor + 1e-6)
-        agent.to_conductor = at = end + 0.0005 if start <= at < end else at
+        for start, end in (self._suspended, self._unread):
+            at = end + 0.0005 if start <= at < end else at
+        agent.to_conductor = at
         self.later(at - self.now, action)
 
     def _send(self, agent: SimulatedAgent, message: dict[str, Any]) -> None:

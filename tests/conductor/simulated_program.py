@@ -72,8 +72,9 @@ class SimulatedProgram(SimulatedClock):
         heeds_sigterm_after_s: float | None = 0.5,
         at_s: Sequence[tuple[float, Callable[[SimulatedProgram], None]]] = (),
         stacks: Mapping[int, Mapping[str, Any]] | None = None,
+        unread: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """``stacks``: rank -> what its agent answers to ``dump_stack``.
+        """``stacks``: rank -> what its agent answers to ``dump_stack``. ``unread``: as of ``SimulatedFleet``.
 
         ``heeds_sigterm_after_s``: so long after SIGTERM ranks end, by 130; None: never. ``at_s``: more to happen."""
         super().__init__(0.0)
@@ -83,6 +84,7 @@ class SimulatedProgram(SimulatedClock):
         self._script = script or {}
         self._heeds_s = heeds_sigterm_after_s
         self._over = False
+        self._unread = (unread[0], unread[0] + unread[1])
         self._stacks = stacks or {}
         self.agents = {
             node: _Agent(source=Source("simulated", f"node{node}", lambda: self.now))
@@ -130,10 +132,17 @@ class SimulatedProgram(SimulatedClock):
 
     def say(self, node: int, message: dict[str, Any]) -> None:
         if self.agents[node].open:
-            self._carry_out(self.conductor.message(node, message, self.now))
+            self._once_read(lambda: self.conductor.message(node, message, self.now))
 
     def _join(self, node: int) -> None:
-        self._carry_out(self.conductor.join(node, self.now))
+        self._once_read(lambda: self.conductor.join(node, self.now))
+
+    def _once_read(self, take_in: Callable[[], Actions]) -> None:
+        start, end = self._unread
+        if start <= self.now < end:
+            self.later(end - self.now, lambda: self._carry_out(take_in()))
+        else:
+            self._carry_out(take_in())
 
     def _tick(self) -> None:
         for node, agent in self.agents.items():
@@ -142,7 +151,8 @@ class SimulatedProgram(SimulatedClock):
             status = {str(number): [rank.state, rank.cpu_s, 3, rank.phase] for number, rank in agent.ranks.items()}
             if agent.open and self.now > 1.0:
                 self.say(node, {"kind": "status", "ranks": status})
-        self._carry_out(self.conductor.tick(self.now))
+        start, end = self._unread
+        self._carry_out(self.conductor.tick(self.now, start if start <= self.now <= end else self.now))
         self.later(0.25, self._tick)
 
     def _carry_out(self, actions: Actions) -> None:

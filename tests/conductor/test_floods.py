@@ -12,7 +12,7 @@ from conductor.served import served as _served
 from conductor.stub_agent import RUN, StubAgent
 from event_streams import event_of
 
-from seatrial.conductor import event_allowance, server
+from seatrial.conductor import event_allowance, peer
 from seatrial.protocol.events import Source
 from seatrial.protocol.wire import PREFIX, encode
 
@@ -44,7 +44,7 @@ def test_an_agent_that_floods_what_is_no_event_is_ended(kind: str) -> None:
 @pytest.mark.parametrize("depth", [1, 90], ids=["sound", "too deep"])
 def test_large_messages_count_before_they_are_decoded(depth: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not kept may be sent without end, but decoding it takes time, in which nobody else is heard."""
-    monkeypatch.setattr(server, "_LARGE_BYTES", 40_000)
+    monkeypatch.setattr(peer, "_LARGE_BYTES", 40_000)
     with _served() as served:
         agent = StubAgent(served.server.port)
         with agent.socket, contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ from conductor.stub_agent import RUN, TOKEN, StubAgent
 
 from seatrial.agent import agent_main
 from seatrial.conductor import server
-from seatrial.conductor.server import Server, share_of_round
+from seatrial.conductor.server import Server
 from seatrial.conductor.steps import StepPlan
 from seatrial.errors import SeatrialError
 from seatrial.protocol.events import THIS_MACHINE
@@ -44,14 +44,6 @@ def _is_closed(stranger: socket.socket) -> bool:
 def _line(body: str) -> bytes:
     """What our own encoder would not write."""
     return PREFIX + f"{zlib.crc32(body.encode()):08x} ".encode() + body.encode() + b"\n"
-
-
-def test_a_round_of_reads_is_shared_by_all_who_send() -> None:
-    """One host with an agent for each rank made rounds so long that others, who were read first, seemed silent."""
-    assert share_of_round(1) == 1 << 18
-    assert [num * share_of_round(num) for num in (2, 8, 64)] == [1 << 18] * 3
-    assert 65 * share_of_round(65) <= 1 << 18
-    assert share_of_round(66) == share_of_round(10_000) == MAX_LINE_BYTES, "a line is read at once"
 
 
 def test_a_trial_goes_through() -> None:

@@ -35,8 +35,8 @@ _MOST_OF_AN_AGENT_BYTES = (8 << 20) + (16 << 20) + (1 << 18) + MAX_LINE_BYTES
 class _Measured(Server):
     """Looks at what is kept of a connection each time that it has said something."""
 
-    def _read(self, peer: Any, most_bytes: int) -> None:
-        super()._read(peer, most_bytes)
+    def _read(self, peer: Any) -> None:
+        super()._read(peer)
         assert held_bytes(peer) <= (_MOST_OF_A_STRANGER_BYTES if peer.node is None else _MOST_OF_AN_AGENT_BYTES)
         assert peer.socket.fileno() < 0 or b"\n" in peer.buffer or len(peer.buffer) <= MAX_LINE_BYTES + TAG_CHARS
 
@@ -89,7 +89,8 @@ def held_bytes(peer: Any) -> int:
     """Return the bytes that a server keeps for a connection."""
     parts = sum(len(text) for pieces in peer.decoder._partial.values() for text in pieces.values())
     assert parts == peer.decoder._partial_chars
-    return len(peer.buffer) + len(peer.out) + parts + sum(map(len, (peer.claim or (0, "", ""))[1:]))
+    unread = len(peer.buffer) + sum(map(len, peer.lines))
+    return unread + len(peer.out) + parts + sum(map(len, (peer.claim or (0, "", ""))[1:]))
 
 
 @contextlib.contextmanager

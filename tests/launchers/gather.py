@@ -46,7 +46,7 @@ class GatherDouble:
     def interrupt(self, by: str, now: float) -> Actions:
         raise AssertionError(by)
 
-    def tick(self, now: float) -> Actions:
+    def tick(self, now: float, read_until: float) -> Actions:
         return Actions()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.agent import agent_main
-from seatrial.conductor.server import Server, share_of_round
+from seatrial.conductor.server import Server
 from seatrial.errors import RequestError
 from seatrial.files import make_private
 from seatrial.protocol import munge
@@ -352,8 +352,7 @@ def _greet_once(server: Server) -> None:
     until = time.monotonic() + 15.0
     with contextlib.suppress(AttributeError):  # it has no conductor that an agent could join
         while time.monotonic() < until:
-            for key, _ in server._selector.select(timeout=0.1):
-                server._accept() if key.data is None else server._read(key.data, share_of_round(1))
+            server._read_round(time.monotonic() + 0.1)
 
 
 def test_munge_without_its_daemon_is_a_sentence(munged: subprocess.Popen[bytes]) -> None:

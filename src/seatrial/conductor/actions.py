@@ -41,5 +41,6 @@ class Conductor(Protocol):
     def interrupt(self, by: str, now: float) -> Actions:
         """End the run early. ``by``: name of the signal, or the reason."""
 
-    def tick(self, now: float) -> Actions:
-        """Act on the time that has passed."""
+    def tick(self, now: float, read_until: float) -> Actions:
+        """Act on the time that has passed. ``read_until``: all that had arrived by then was taken in; later words
+        may lie unread, so that nobody is late by a later time."""

@@ -52,6 +52,9 @@ class BaseConductor(ABC):
         """Time at which the agents were asked to stop."""
         self._actions = Actions()
         self._clock_at = self._heartbeat_at = now
+        self._read_until = now
+        """All that had arrived by then was taken in. By this time, not by ``now``, a node is silent, still or late: an
+        answer may lie unread for as long as it takes to read what others sent. A deadline is set from ``now`` on."""
 
     # The server's calls (actions.Conductor)
 
@@ -108,18 +111,19 @@ class BaseConductor(ABC):
         self._interrupt(by, now)
         return self._take()
 
-    def tick(self, now: float) -> Actions:
+    def tick(self, now: float, read_until: float) -> Actions:
         """Act on the time that has passed: heartbeats, silent nodes, hangs, deadlines."""
         self._pass_time(now)
+        self._read_until = read_until
         if now - self._heartbeat_at >= HEARTBEAT_S:
             self._heartbeat_at = now
             self._send_all(Heartbeat(kind="heartbeat"))
         for node, heard_at in self._heard_at.items():
-            if node not in self._gone and now - heard_at > NODE_SILENT_S:
-                self._node_silent(node, now - heard_at, now)
+            if node not in self._gone and read_until - heard_at > NODE_SILENT_S:
+                self._node_silent(node, read_until - heard_at, now)
         if self.state in (State.START, State.STEP, State.RUN):
             self._watch(now)
-        elif now >= self._until:
+        elif read_until >= self._until:
             self._overdue(now)
         return self._take()
 

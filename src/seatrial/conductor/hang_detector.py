@@ -57,6 +57,7 @@ class HangDetector:
         self._until, self._together = until, together
         self._deadline = Deadline(allowed_s=until - now, cut_short=cut_short)
         self._grace_until: float | None = None
+        self._polled_at = now
         self._wanted = False
         self._candidates: list[int] = []
         self._requested_at: float | None = None
@@ -113,7 +114,11 @@ class HangDetector:
             self._grace_until = now + GRACE_S
 
     def poll(self, now: float) -> Literal["trouble", "deadline"] | None:
-        """Return whether the step must end now; ``suspicions`` then holds the reason."""
+        """Return whether the step must end now; ``suspicions`` then holds the reason.
+
+        ``now``: all that had arrived by then was taken in.
+        """
+        self._polled_at = now
         if self._grace_until is not None:
             return "trouble" if now >= self._grace_until else None
         waiting, statuses = self.waiting(), {rank: self.statuses[rank] for rank in self.asked}
@@ -156,17 +161,18 @@ class HangDetector:
         """Return the ranks whose stacks are needed now: each time once, and again only when they have become stale.
 
         Reading stacks keeps an agent from its other work. So the pause before the next request doubles up to
-        PATIENCE_S, however often a rank claims to have moved; at the deadline there is none.
+        PATIENCE_S, however often a rank claims to have moved; at the deadline there is none. ``now``: of the request,
+        perhaps later than the last ``poll``, which has found who moves.
         """
         if not self._wanted or self._requested_at is not None:
             return []
-        if now < min(self._next_request_at, self._until):
+        if now < self._next_request_at and self._polled_at < self._until:
             return []
         self._requested_at = now
         self._next_request_at = now + self._request_pause_s
         self._request_pause_s = min(2 * self._request_pause_s, PATIENCE_S)
         ranks = dict.fromkeys([*self._over_hosts(self._candidates), *self._over_hosts(self._waiting)])
-        self._requested = {rank: self._progress(rank, now) for rank in islice(ranks, MAX_STACKS)}
+        self._requested = {rank: self._progress(rank, self._polled_at) for rank in islice(ranks, MAX_STACKS)}
         return list(self._requested)
 
     def _over_hosts(self, ranks: Iterable[int]) -> list[int]:

@@ -34,6 +34,14 @@ def place_of(connection: socket.socket) -> str:
     return THIS_MACHINE if ipaddress.ip_address(peer).is_loopback or peer == own else peer
 
 
+def source_of(address: str) -> str:
+    """Return from where a connection comes: a host can use any address of its network of IPv6, or of its loopback."""
+    number = ipaddress.ip_address(normalized(address))
+    if number.is_loopback:
+        return "loopback"
+    return str(ipaddress.ip_network((number, 64), strict=False)) if number.version == 6 else str(number)
+
+
 def surely_another(address: str, node: int, known: Mapping[int, Collection[str]]) -> list[int]:
     """Return the nodes at ``address`` if the node certainly is none of them; empty in doubt.
 

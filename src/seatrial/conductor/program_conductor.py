@@ -333,7 +333,8 @@ class ProgramConductor(BaseConductor):
                 self._note(py_spy_hint(self._config.argv[0], hosts, ends=self._heard_until is not None))
 
     def _watch(self, now: float) -> None:
-        waited_s = 0.0 if self._failed_at is None else now - self._failed_at
+        heard_at = self._read_until
+        waited_s = 0.0 if self._failed_at is None else heard_at - self._failed_at
         # A rank that only complains of others may know of a death, or of a lost node, before the conductor does.
         witnesses = waited_s and not self._losses and only_witnesses(self._exits, self._errors)
         hear_all_s = STOP_HEARD_S if self._only_stop_signals() else _HEAR_ALL_S
@@ -342,7 +343,7 @@ class ProgramConductor(BaseConductor):
                 self._fail_first(now)
             return
         running = {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}
-        frozen = rank_status.suspects(running, list(running), rank_status.Ahead(), now, together=False)
+        frozen = rank_status.suspects(running, list(running), rank_status.Ahead(), heard_at, together=False)
         frozen = [suspicion for suspicion in frozen if not _on_disk(running[suspicion.rank or 0])]
         if self._config.watched and frozen and len(frozen) < len(running):
             self._fail(Failure(suspicions=tuple(frozen), text=""), now)
@@ -350,7 +351,7 @@ class ProgramConductor(BaseConductor):
         self._note_stopped(frozen)
         if not self._config.watched:
             self._note_still(running)
-        elif now >= self._until:
+        elif heard_at >= self._until:
             self._fail_late(running, now)
 
     def _hears_the_late(self, now: float) -> bool:
@@ -361,7 +362,7 @@ class ProgramConductor(BaseConductor):
             self._heard_until = now + _HEAR_STACKS_S
             if asked := self._ask_where():
                 self._note(f"some ranks gave up waiting for others; {asked}")
-        return bool(self._asked) and now < self._heard_until
+        return bool(self._asked) and self._read_until < self._heard_until
 
     def _fail_first(self, now: float) -> None:
         failure = first_failure(self._exits, self._errors, self._losses)
@@ -393,7 +394,7 @@ class ProgramConductor(BaseConductor):
             left = sorted(self._rank_statuses.keys() - self._results.keys())
             moved_at = max(self._rank_statuses[rank].moved_at for rank in left)
             # Of three hosts, two that work on are no less right than one that has finished; of two, nobody knows.
-            if len(set(self._places.values())) == 2 or now - moved_at >= _SETTLE_S:
+            if len(set(self._places.values())) == 2 or self._read_until - moved_at >= _SETTLE_S:
                 had_not = f"{named_ranks(left)} had not {_SETTLE_S:.0f} s later"
                 text = f"{named_ranks(sorted(self._results))} had finished, {had_not}"
                 self._fail(Failure(suspicions=(), text=text, whole=True), now)

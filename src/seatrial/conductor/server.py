@@ -12,113 +12,50 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from seatrial.conductor.actions import Actions, Conductor
-from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S, EventAllowance
-from seatrial.conductor.node_addresses import is_unknown, may_be, place_of, surely_another
+from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S
+from seatrial.conductor.node_addresses import is_unknown, may_be, place_of, source_of, surely_another
 from seatrial.conductor.origin import NumberError, OriginError
+from seatrial.conductor.peer import Peer
+from seatrial.conductor.reading_turns import ReadingTurns
 from seatrial.errors import SeatrialError
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
 from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import CHANGED, TAG_CHARS, LineTags
-from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+from seatrial.protocol.wire import MAX_LINE_BYTES
 
 _TICK_S = 0.25
 _HELLO_TIMEOUT_S = 10.0
+_PROOF_S = 2.0
+"""In this time no newcomer takes the place of an agent that has said hello. Munge needs two processes, and perhaps a
+resolver; a neighbor needs no secret for a hello."""
 _MAX_STRANGERS = 256
 """Connections that have not proved that they know the token."""
 _MAX_UNREAD_BYTES = 8 << 20
 """Bytes for an agent that reads nothing; beyond it they are dropped."""
 _MAX_TIME_QUESTIONS = 64
 """Questions of one agent that are answered; it asks 8 (``agent/clock_offset.py``)."""
-_READ_BYTES = 1 << 18
-"""In one round, of up to 65 agents together; of more, one line each. An agent that was read first must not seem silent
-at its end: 8,192 agents with a line of 4,000 bytes each take 4 s of CPU time, and one is silent after 15 s."""
+_READ_BYTES = 1 << 16
+"""Received at once; taking it in may need several turns."""
+_TURN_S = 0.02
+"""The turn of one agent takes so long, or as long as one message. A round of turns ends at the next tick, since agents
+take us for dead after 30 s without a heartbeat; an agent that had no turn is first in the next round."""
+_SOCKET_BYTES = 256 << 10
+"""Bytes that a socket holds. Those of all agents are taken in before a deadline is judged. (Linux doubles it.)"""
+_BACKLOG = 4_096
+_MOST_ACCEPTED = 64
+"""Connections in one round: all of them can say hello before newcomers of the next round take their places."""
 _MAX_ERROR_CHARS = 200
 _MAX_SHOWN_NODES = 8
 _BOUNDED_ELSEWHERE = ("log", "output", "status")
 """Messages of ranks that print, and of healthy ones, without end; they are not kept in memory."""
-_LARGE_BYTES = 512 << 10
-"""No such message is as large. A larger one of any kind counts before it is decoded: that takes up to 50 ms for each
-MiB, in which nobody else is heard."""
 _LINE_COST_BYTES = MAX_LINE_BYTES
 """A line that completes no message: a part, until its message is whole, or what a login script prints to ssh. One read
-brings 262,144 empty lines, which nobody else is heard in between."""
+brings 65,536 empty lines."""
 _FLOOD = f"it sent more events than any check needs ({BURST_BYTES >> 20} MiB, then {BYTES_PER_S >> 10} KiB a second)"
 _WRONG_FIELD = "a message with a wrong field"
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
 """A message of another version, or damage, raises one of these; the agent stays."""
-
-
-class _Peer:
-    """One connection."""
-
-    __slots__ = (
-        "address",
-        "allowance",
-        "asked_to_stop",
-        "attached",
-        "buffer",
-        "claim",
-        "credential",
-        "decoder",
-        "floods",
-        "has_ended",
-        "node",
-        "out",
-        "place",
-        "since",
-        "socket",
-        "tags_received",
-        "tags_sent",
-        "time_questions",
-    )  # fmt: skip
-
-    def __init__(self, connection: socket.socket, address: str = "", *, attached: int | None = None) -> None:
-        self.socket = connection
-        self.address = address
-        """Where it comes from; empty where we made it."""
-        self.place = ""
-        """Where it is, as ``place_of`` says, once the agent has joined; empty, too, where we made the connection."""
-        self.attached = attached
-        """The node to which we made the connection: starting its agent may take long and print something before."""
-        self.tags_received: LineTags | None = None
-        self.tags_sent: LineTags | None = None
-        """None before the agent has joined, and over ssh, which protects the lines itself."""
-        self.node: int | None = None
-        """None until the agent has proved that it knows the token."""
-        self.claim: tuple[int, str, str] | None = None
-        """Node, nonce and challenge after ``hello``, until the proof."""
-        self.credential: tuple[str, str] | None = None
-        """The proof, and the credential of munge that came with it, where one is asked for."""
-        self.since = time.monotonic()
-        self.buffer = b""
-        self.out = b""
-        self.decoder = Decoder(self._may_decode)
-        self.allowance = EventAllowance(self.since)
-        self.floods = False
-        """It sent more than its allowance."""
-        self.asked_to_stop = False
-        self.has_ended = False
-        """It was asked to stop, and has sent its last event."""
-        self.time_questions = 0
-
-    def _may_decode(self, kept_bytes: int) -> bool:
-        return kept_bytes <= _LARGE_BYTES or self.count(kept_bytes)
-
-    def count(self, kept_bytes: int) -> bool:
-        """Count a message. Returns whether the agent is still within its allowance."""
-        self.floods = self.floods or not self.allowance.take(kept_bytes, time.monotonic())
-        return not self.floods
-
-    def put(self, message: Mapping[str, Any]) -> None:
-        """Add a message to the bytes that are sent next."""
-        lines = encode(message)
-        self.out += b"".join(map(self.tags_sent.add, lines) if self.tags_sent else lines)
-
-
-def share_of_round(num_peers: int) -> int:
-    """Return the bytes that are read of each peer that has sent something: a line at least, however many send."""
-    return max(MAX_LINE_BYTES, _READ_BYTES // max(1, num_peers))
 
 
 class Server:
@@ -154,14 +91,19 @@ class Server:
         self._addresses = addresses
         self._on_event = on_event
         self._on_message = on_message
-        self._peers: dict[int, _Peer] = {}
-        self._strangers: set[_Peer] = set()
+        self._peers: dict[int, Peer] = {}
+        self._strangers: set[Peer] = set()
         self._claims_noted: set[tuple[int, ...]] = set()
         """Nodes that a process claimed to be which it is not; twice where another process had joined as that node."""
         self._damage_noted: set[int] = set()
         """Nodes that sent what no agent sends."""
+        self._door = Peer(self._listener)
+        """The listener, which is read by accepting connections."""
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._door)
+        self._waiting: set[Peer] = set()
+        """Peers with lines that were received and not taken in."""
+        self._turns = ReadingTurns(time.monotonic())
 
     def serve(
         self,
@@ -178,26 +120,17 @@ class Server:
         self._conductor, self._nodes, self._source, self._over = conductor, nodes, source, False
         next_tick = time.monotonic()
         while not self._over:
-            ready = self._selector.select(timeout=max(0.0, min(_TICK_S, next_tick - time.monotonic())))
-            most_bytes = share_of_round(len(ready))
-            # The listener comes last: what a new connection displaces may have said hello by now.
-            for key, mask in sorted(ready, key=lambda item: item[0].data is None):
-                if key.data is None:
-                    self._accept()
-                elif mask & selectors.EVENT_WRITE:
-                    self._flush(key.data)
-                else:
-                    self._read(key.data, most_bytes)
+            self._read_round(next_tick)
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + _TICK_S
-                self._shed_strangers(now)
+                self._shed_strangers()
                 news = on_idle(self._connected())
                 if isinstance(news, str):
                     self._perform(conductor.interrupt(news, now))
                 elif news is not None:
                     self._perform(conductor.lost(*news, now))
-                self._perform(conductor.tick(now))
+                self._perform(conductor.tick(now, self._turns.read_until))
         self.close()
 
     @property
@@ -242,7 +175,7 @@ class Server:
     def attach(self, connection: socket.socket, first: bytes, node: int) -> None:
         """Take a connection that we made to a node and send ``first`` on it; its agent will say hello there."""
         connection.setblocking(False)
-        peer = _Peer(connection, attached=node)
+        peer = Peer(connection, attached=node)
         peer.out = first
         self._strangers.add(peer)
         self._selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, peer)
@@ -257,100 +190,159 @@ class Server:
     def _connected(self) -> Collection[int]:
         return {node for node, peer in self._peers.items() if peer.socket.fileno() >= 0}
 
+    def _read_round(self, until: float) -> None:
+        """Wait for something to read, and read: strangers, then newcomers, then agents in turn until that time."""
+        at = time.monotonic()
+        ready = self._selector.select(timeout=0.0 if self._waiting else max(0.0, min(_TICK_S, until - at)))
+        readable = {key.data for key, mask in ready if mask & selectors.EVENT_READ} | self._waiting
+        self._turns.begin_round(at, {peer: _BACKLOG if peer is self._door else _capacity(peer) for peer in readable})
+        for key, mask in ready:
+            if mask & selectors.EVENT_WRITE:
+                self._flush(key.data)
+        strangers = readable & self._strangers
+        for peer in strangers:
+            self._read(peer)
+        # After them: what a new connection displaces may have said hello by now.
+        if self._door in readable:
+            self._accept()
+        until = max(until, time.monotonic() + _TURN_S)
+        for peer in self._turns.in_turn(readable - strangers - {self._door}):
+            self._read(peer)
+            if time.monotonic() >= until:
+                break
+
     def _accept(self) -> None:
-        try:
-            connection, address = self._listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+        began = time.monotonic()
+        for _ in range(_MOST_ACCEPTED):
+            try:
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                self._turns.took(self._door, 0, is_empty=True)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    continue  # that connection was reset
                 if all(peer.attached is not None for peer in self._strangers):
                     # Until the next tick: otherwise new connections would keep the loop from everything else.
                     self._selector.unregister(self._listener)
-                self._make_room()
-            return
-        if len(self._strangers) >= _MAX_STRANGERS:
-            self._make_room()
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A listener for both families names a host of IPv4 by its IPv6 form.
-        peer = _Peer(connection, address[0].removeprefix("::ffff:"))
-        self._strangers.add(peer)
-        self._selector.register(connection, selectors.EVENT_READ, peer)
+                self._make_room(began)
+                break
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A listener for both families names a host of IPv4 by its IPv6 form.
+            peer = Peer(connection, address[0].removeprefix("::ffff:"))
+            self._strangers.add(peer)
+            self._selector.register(connection, selectors.EVENT_READ, peer)
+            self._turns.add(peer, self._door, _capacity(peer))
+            self._turns.took(self._door, 1, is_empty=False)
+            if len(self._strangers) > _MAX_STRANGERS:
+                self._make_room(began)
+        self._turns.end(self._door, time.monotonic())
 
-    def _make_room(self) -> None:
-        """Drop the oldest stranger that has not said hello: a real agent does so at once."""
-        if strangers := [peer for peer in self._strangers if peer.attached is None]:
-            self._drop(min(strangers, key=lambda peer: (peer.claim is not None, peer.since)))
+    def _make_room(self, heard_before: float) -> None:
+        """Drop a stranger from where most come; a real agent that is dropped tries again.
 
-    def _shed_strangers(self, now: float) -> None:
+        That is the oldest one that has not said hello, as a real agent does at once (one that was accepted at
+        ``heard_before`` or later was not heard yet), or whose time for its proof is over, or else the newest one.
+        """
+        crowds: dict[str, list[Peer]] = {}
+        for peer in sorted(self._strangers, key=lambda peer: peer.since):
+            if peer.attached is None:
+                crowds.setdefault(source_of(peer.address), []).append(peer)
+        if crowds:
+            crowd = max(crowds.values(), key=lambda crowd: (len(crowd), crowd[-1].since))
+            silent = [peer for peer in crowd if peer.claim is None and peer.since < heard_before]
+            late = [peer for peer in crowd if peer.claim is not None and peer.since < heard_before - _PROOF_S]
+            self._drop([*silent, *late, crowd[-1]][0])
+
+    def _shed_strangers(self) -> None:
         if self._listener not in self._selector.get_map():
-            self._selector.register(self._listener, selectors.EVENT_READ, None)
-        for peer in [peer for peer in self._strangers if now - peer.since > _HELLO_TIMEOUT_S]:
+            self._selector.register(self._listener, selectors.EVENT_READ, self._door)
+        read_until = self._turns.read_until
+        for peer in [peer for peer in self._strangers if read_until - peer.since > _HELLO_TIMEOUT_S]:
             if peer.attached is None:
                 self._drop(peer)
 
-    def _drop(self, peer: _Peer) -> None:
+    def _drop(self, peer: Peer) -> None:
         self._strangers.discard(peer)
+        self._waiting.discard(peer)
+        self._turns.forget(peer)
         self._selector.unregister(peer.socket)
         peer.socket.close()
 
-    def _read(self, peer: _Peer, most_bytes: int) -> None:
+    def _read(self, peer: Peer) -> None:
+        """Receive and take in what a peer has sent, for one turn."""
         if peer.socket.fileno() < 0:
             return  # dropped by an earlier event of the same round
+        self._waiting.discard(peer)
+        until = time.monotonic() + _TURN_S
+        if not peer.lines:
+            self._receive(peer)
+        while peer.lines and peer.socket.fileno() >= 0:
+            self._take_line(peer, peer.lines.popleft())
+            if time.monotonic() >= until:
+                break
+        if peer.socket.fileno() >= 0:
+            self._turns.end(peer, time.monotonic())
+            if peer.lines:
+                self._waiting.add(peer)
+
+    def _receive(self, peer: Peer) -> None:
+        most_bytes = _READ_BYTES if peer.node is not None else MAX_LINE_BYTES
         try:
-            data = peer.socket.recv(most_bytes if peer.node is not None else MAX_LINE_BYTES)
+            data = peer.socket.recv(most_bytes)
         except BlockingIOError:
+            self._turns.took(peer, 0, is_empty=True)
             return
         except OSError:
             data = b""
-        *lines, peer.buffer = (peer.buffer + data).split(b"\n")
-        if peer.attached is not None and peer.node is None:
-            # The output of a login script, of any length: the agent ends its line before it says hello.
-            peer.buffer = peer.buffer[-MAX_LINE_BYTES:]
         if not data:
             self._lose(peer)
             return
+        self._turns.took(peer, len(data), is_empty=len(data) < most_bytes)
+        peer.received(data)
+        if peer.attached is not None and peer.node is None:
+            # The output of a login script, of any length: the agent ends its line before it says hello.
+            peer.buffer = peer.buffer[-MAX_LINE_BYTES:]
         if len(peer.buffer) > MAX_LINE_BYTES + (TAG_CHARS if peer.tags_received else 0):
             self._lose(peer, CHANGED if peer.tags_received else "it sent a line longer than any of an agent")
-            return
-        for received in lines:
-            line = peer.tags_received.remove(received) if peer.tags_received else received
-            if line is None:
-                self.damaged += 1
-                self._lose(peer, CHANGED)
-                return
-            damaged_before = peer.decoder.damaged
-            message = peer.decoder.line(line)
-            if peer.decoder.damaged > damaged_before:
-                peer.count(max(peer.decoder.kept_bytes, _LINE_COST_BYTES))
-            elif message is not None:
-                peer.allowance.give_back(_LINE_COST_BYTES * (peer.decoder.num_parts - 1))
-            elif peer.node is not None:
-                peer.count(_LINE_COST_BYTES)
-            if peer.floods:
-                self._lose(peer, _FLOOD)
-                return
-            if peer.node is not None and peer.decoder.damaged > damaged_before:
-                self._count_damage(peer.node, "a line that is cut or changed")
-            if peer.node is None:
-                if peer.attached is not None and message is None:
-                    continue  # the output of a login script
-                # Each line must be a whole message of the handshake: a stranger gets no memory for parts of messages.
-                take_next = self._admit if peer.claim else self._greet
-                if message is None or not take_next(peer, message):
-                    self._drop(peer)
-                    return
-            elif message is not None:
-                if message.get("kind") == "time":
-                    self._answer_time(peer, peer.node, message)
-                else:
-                    self._take_in(peer, peer.node, message)
-                if peer.socket.fileno() < 0:
-                    return  # what it sent has ended it
 
-    def _take_in(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
+    def _take_line(self, peer: Peer, received: bytes) -> None:
+        line = peer.tags_received.remove(received) if peer.tags_received else received
+        if line is None:
+            self.damaged += 1
+            self._lose(peer, CHANGED)
+            return
+        damaged_before = peer.decoder.damaged
+        message = peer.decoder.line(line)
+        if peer.decoder.damaged > damaged_before:
+            peer.count(max(peer.decoder.kept_bytes, _LINE_COST_BYTES))
+        elif message is not None:
+            peer.allowance.give_back(_LINE_COST_BYTES * (peer.decoder.num_parts - 1))
+        elif peer.node is not None:
+            peer.count(_LINE_COST_BYTES)
+        if peer.floods:
+            self._lose(peer, _FLOOD)
+            return
+        if peer.node is not None and peer.decoder.damaged > damaged_before:
+            self._count_damage(peer.node, "a line that is cut or changed")
+        if peer.node is None:
+            if peer.attached is not None and message is None:
+                return  # the output of a login script
+            # Each line must be a whole message of the handshake: a stranger gets no memory for parts of messages.
+            take_next = self._admit if peer.claim else self._greet
+            if message is None or not take_next(peer, message):
+                self._drop(peer)
+        elif message is not None:
+            if message.get("kind") == "time":
+                self._answer_time(peer, peer.node, message)
+            else:
+                self._take_in(peer, peer.node, message)
+
+    def _take_in(self, peer: Peer, node: int, message: dict[str, Any]) -> None:
         actions, sound = Actions(), True
         counts = "seq" in message or message.get("kind") not in _BOUNDED_ELSEWHERE
-        if counts and peer.decoder.kept_bytes <= _LARGE_BYTES and not peer.count(peer.decoder.kept_bytes):
+        if counts and not peer.count_last():
             self._lose(peer, _FLOOD)
             return
         try:
@@ -379,7 +371,7 @@ class Server:
             peer.has_ended = peer.asked_to_stop
         self._perform(actions)
 
-    def _answer_time(self, peer: _Peer, node: int, message: dict[str, Any]) -> None:
+    def _answer_time(self, peer: Peer, node: int, message: dict[str, Any]) -> None:
         """Answer at once and not through the conductor: a shorter round trip makes the offset more accurate."""
         number = message.get("number")
         peer.time_questions += 1
@@ -392,7 +384,7 @@ class Server:
         peer.put(TimeAnswer(kind="time", number=number, at=time.time()))
         self._flush(peer)
 
-    def _greet(self, peer: _Peer, message: dict[str, Any]) -> bool:
+    def _greet(self, peer: Peer, message: dict[str, Any]) -> bool:
         """Answer a valid ``hello``. Returns whether it was one."""
         if message.get("kind") != "hello":
             return False
@@ -415,7 +407,7 @@ class Server:
         self._flush(peer)
         return True
 
-    def _admit(self, peer: _Peer, message: dict[str, Any]) -> bool:
+    def _admit(self, peer: Peer, message: dict[str, Any]) -> bool:
         """Have an agent with a valid proof join. Returns whether it had one."""
         assert peer.claim is not None
         node, nonce, challenge = peer.claim
@@ -494,7 +486,7 @@ class Server:
                 note["untrusted"] = [*untrusted]
             self._on_event(self._source.event(note))
 
-    def _lose(self, peer: _Peer, detail: str = "the control connection was closed") -> None:
+    def _lose(self, peer: Peer, detail: str = "the control connection was closed") -> None:
         self._drop(peer)
         if peer.node is not None:
             # The entry stays: no other connection may take the place of a lost node.
@@ -511,7 +503,7 @@ class Server:
                 self._flush(peer)
         self._over = self._over or actions.over
 
-    def _flush(self, peer: _Peer) -> None:
+    def _flush(self, peer: Peer) -> None:
         try:
             sent = peer.socket.send(peer.out) if peer.out else 0
         except BlockingIOError:
@@ -552,7 +544,15 @@ def _listen(host: str, ports: Sequence[int]) -> socket.socket:
     family = socket.AF_INET6 if is_dual else socket.AF_INET
     for port in ports:
         try:
-            return socket.create_server((host, port), family=family, backlog=4096, dualstack_ipv6=is_dual)
+            listener = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_dual)
         except OSError as error:
             why = error
+            continue
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)  # each connection inherits it
+        return listener
     raise SeatrialError(f"none of the ports {', '.join(map(str, ports))} is free for the control connection ({why}).")
+
+
+def _capacity(peer: Peer) -> int:
+    """Return how many bytes can lie unread in the socket of a peer."""
+    return peer.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)

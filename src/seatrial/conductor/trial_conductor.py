@@ -403,7 +403,7 @@ class TrialConductor(BaseConductor):
     # Trouble
 
     def _watch(self, now: float) -> None:
-        outcome = self._hang_detector.poll(now)
+        outcome = self._hang_detector.poll(self._read_until)
         if outcome is not None:
             step = self._number if self.state is State.STEP else -1
             suspects_any = bool(self._hang_detector.suspicions) or outcome == "deadline"
@@ -497,7 +497,12 @@ class TrialConductor(BaseConductor):
     def _kill_overdue(self, nodes: list[int], now: float) -> None:
         self._record_vanished(
             [
-                Suspicion(how="silent", node=node, phase=self._phase_of(node), waited_s=now - self._heard_at[node])
+                Suspicion(
+                    how="silent",
+                    node=node,
+                    phase=self._phase_of(node),
+                    waited_s=self._read_until - self._heard_at[node],
+                )
                 for node in nodes
                 if node not in self._signaled
             ]

@@ -1,0 +1,171 @@
+"""What lies unread while the controller reads what others sent makes nobody silent, still or late."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conductor.served import Served
+from conductor.served import served as _served
+from conductor.simulated_agents import SimulatedFleet
+from conductor.simulated_program import Act, SimulatedProgram, config
+from conductor.simulated_records import STEPS, Planted, RunRecord
+from conductor.stub_agent import StubAgent
+from conductor.test_steps_of_agents import OF_AGENTS
+from event_streams import event_of
+
+from seatrial.conductor import base
+from seatrial.conductor.steps import StepPlan
+from seatrial.judge.blame import blame
+from seatrial.judge.fold import fold
+from seatrial.protocol.wire import encode
+
+_LINES_OF_OUTPUT = encode({"kind": "output"})
+_ONE_STEP = (StepPlan(check="compute", scope="alone", timeout_s=30.0),)
+
+
+def _run(*planted: Planted, unread: tuple[float, float], nodes: int = 3) -> RunRecord:
+    return SimulatedFleet(nodes=nodes, steps=(*OF_AGENTS, *STEPS), planted=planted, unread=unread).run()
+
+
+@pytest.mark.parametrize("for_s", [20.0, 50.0])
+def test_no_length_of_a_round_blames_anybody(for_s: float) -> None:
+    for tenths in range(22, 80, 7):  # all have joined: who has not hears no heartbeat
+        record = _run(unread=(tenths / 10, for_s))
+        assert (record.seen(), [event["outcome"] for event in record.of("step_end")]) == (
+            [],
+            ["done"] * (len(OF_AGENTS) + len(STEPS)),
+        ), f"from {tenths / 10} s on"
+        assert blame(fold(record.events)) == ()
+
+
+@pytest.mark.parametrize("kind", ["dead", "stopped", "absent", "agent-lost", "agent-silent"])
+@pytest.mark.parametrize("for_s", [12.0, 50.0])
+def test_a_fault_is_found_alone_whatever_lies_unread(kind: Any, for_s: float) -> None:
+    for at_s in range(2, 40, 6):
+        record = _run(Planted(kind=kind, rank=2, at=4), unread=(float(at_s), for_s), nodes=4)
+        assert {place for _, place in record.seen("dead", "frozen", "absent", "lost", "silent", "late")} == {2}, at_s
+
+
+@pytest.mark.parametrize("for_s", [20.0, 50.0])
+def test_no_length_of_a_round_loses_a_node_of_a_program(for_s: float) -> None:
+    works = [Act(at_s=30.0, what="result"), Act(at_s=31.0, what="exit")]
+    for at_s in range(2, 32, 6):
+        script = {(0, rank): works for rank in range(4)}
+        fleet = SimulatedProgram(config(), script, unread=(float(at_s), for_s))
+        assert fleet.run()["how"] == "ended", f"from {at_s} s on"
+
+
+def _slow(served: Served, message_s: float) -> None:
+    """Taking in a report about output takes as long, as on a slow disk."""
+    served.server._on_message = lambda message: time.sleep(message_s if message["kind"] == "output" else 0.0)
+
+
+@contextlib.contextmanager
+def _status_of(agent: StubAgent, ranks: tuple[int, int]) -> Iterator[None]:
+    """An honest agent says so often what its ranks do."""
+    is_over = threading.Event()
+
+    def say() -> None:
+        number = 0
+        while not is_over.wait(0.1):
+            number += 1
+            agent.send({"kind": "status", "ranks": {str(rank): ["R", float(number), number, "p"] for rank in ranks}})
+
+    thread = threading.Thread(target=say)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(10.0)
+
+
+def _begin(served: Served, nodes: int) -> list[StubAgent]:
+    """Agents whose ranks are in their first step."""
+    agents = [StubAgent(served.server.port, node) for node in range(nodes)]
+    for agent in agents:
+        agent.send(*agent.answers({"kind": "welcome"}), *agent.answers({"kind": "start_workers"}))
+    while "step" not in served.own():
+        time.sleep(0.01)
+    return agents
+
+
+def _seen(served: Served) -> list[tuple[int, str]]:
+    troubles = [event for event in served.events if event["kind"] == "trouble"]
+    return [(entry["node"], entry["how"]) for event in troubles for entry in event["seen"]]
+
+
+def test_an_agent_is_not_silent_while_its_words_lie_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "NODE_SILENT_S", 1.0)
+    with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:
+        liar, honest = _begin(served, 2)
+        stack.enter_context(liar.socket), stack.enter_context(honest.socket)
+        _slow(served, 1.6)
+        with _status_of(honest, (2, 3)):
+            for _ in range(3):
+                liar.send({"kind": "output"})
+                time.sleep(1.5)
+        assert _seen(served) == []
+
+
+@pytest.mark.parametrize("says", [b"", b"x"], ids=["nothing", "a line without end"])
+def test_an_agent_whose_bytes_make_no_message_is_silent(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "NODE_SILENT_S", 1.0)
+    with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:
+        mute, honest = _begin(served, 2)
+        stack.enter_context(mute.socket), stack.enter_context(honest.socket)
+        with _status_of(honest, (2, 3)):
+            until = time.monotonic() + 5.0
+            while not _seen(served):
+                assert time.monotonic() < until
+                mute.socket.sendall(says)
+                time.sleep(0.002)
+        assert _seen(served) == [(0, "silent")]
+
+
+def test_an_endless_sender_hides_no_silent_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "NODE_SILENT_S", 1.0)
+    with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:
+        busy, mute = _begin(served, 2)
+        stack.enter_context(busy.socket), stack.enter_context(mute.socket)
+        until = time.monotonic() + 15.0
+        while not _seen(served):
+            assert time.monotonic() < until
+            busy.send(*[{"kind": "output"}] * 1_000)
+        assert _seen(served) == [(1, "silent")]
+
+
+def test_agents_take_turns_and_hear_from_us_meanwhile() -> None:
+    """What one of them has sent takes 10 s to take in."""
+    with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:
+        liar, honest = _begin(served, 2)
+        stack.enter_context(liar.socket), stack.enter_context(honest.socket)
+        heartbeats: list[float] = []
+        hears = threading.Thread(target=_note_heartbeats, args=(honest, heartbeats))
+        _slow(served, 0.05)
+        liar.send_lines(b"".join(_LINES_OF_OUTPUT * 200))
+        time.sleep(0.5)
+        began = time.monotonic()
+        hears.start()
+        honest.send(event_of(honest._node, "note", severity="info", text="heard"))
+        while not any(event.get("text") == "heard" for event in served.events):
+            assert time.monotonic() < began + 1.0
+            time.sleep(0.01)
+        time.sleep(5.0)
+        was_heard = len(heartbeats)
+        served.server._on_message = lambda message: None
+        served.news.append("the test is over")
+        hears.join(20.0)
+    assert was_heard >= 2
+
+
+def _note_heartbeats(agent: StubAgent, times: list[float]) -> None:
+    with contextlib.suppress(OSError):
+        for message in agent.heard():
+            if message["kind"] == "heartbeat":
+                times.append(time.monotonic())
