@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
+import os
 import zlib
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hostile_files import HOSTILE, assert_unharmed
 
+from seatrial.files import open_to_append
+from seatrial.protocol import fields
 from seatrial.protocol.commands import PIECE_BYTES, RankLog
 from seatrial.run import rank_logs
 from seatrial.run.rank_logs import RankLogs
@@ -43,8 +49,8 @@ def test_a_gap_has_a_line_and_a_note(tmp_path: Path) -> None:
 
 
 def test_an_end_that_does_not_arrive_has_a_note(tmp_path: Path) -> None:
-    logs = RankLogs(tmp_path, 1)
-    logs.take(piece(0, b"begin"))
+    with contextlib.closing(RankLogs(tmp_path, 1)) as logs:
+        logs.take(piece(0, b"begin"))
     assert logs.notes() == ["rank 0: the end of its output did not arrive, so rank0.gen0.log may be cut"]
 
 
@@ -64,8 +70,47 @@ def test_the_restarts_of_a_rank_share_its_bound(tmp_path: Path, monkeypatch: pyt
     assert [(tmp_path / f"rank0.gen{number}.log").stat().st_size for number in range(5)] == [40, 40, 0, 0, 0]
     assert (tmp_path / "rank1.gen0.log").read_bytes() == b"y" * 40
     assert [note[:40] for note in logs.notes()] == ["rank 0: 40 bytes of its output could not"] * 3
-    with pytest.raises(ValueError, match="rank 0, generation 1000"):
-        logs.take(piece(0, b"", gen=1000))
+
+
+def test_a_rank_has_no_more_files_than_the_run_has_generations(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path, 2)
+    for generation in range(fields.MOST_GENERATIONS):
+        logs.take(piece(0, b"", gen=generation, last=True))
+    with pytest.raises(ValueError, match="rank 0, generation 16"):
+        logs.take(piece(0, b"", gen=fields.MOST_GENERATIONS))
+    RankLogs(tmp_path, 2, generations=101).take(piece(0, b"the restart that somebody asked for", gen=100, last=True))
+    assert (tmp_path / "rank0.gen100.log").exists()
+
+
+def test_pieces_open_their_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk of the network that takes 20 ms: no agent was heard for a minute while one sent pieces of a byte."""
+    opened: list[str] = []
+    monkeypatch.setattr(rank_logs, "open_to_append", partial(_note_and_open, opened))
+    with contextlib.closing(RankLogs(tmp_path, 3)) as logs:
+        for at in range(50):
+            for rank in range(3):
+                logs.take(piece(at, b"x", rank=rank))
+        assert sorted(opened) == [f"rank{rank}.gen0.log" for rank in range(3)]
+        assert {(tmp_path / name).read_bytes() for name in opened} == {b"x" * 50}
+
+
+def test_few_files_stay_open(tmp_path: Path) -> None:
+    num = 200
+    before = len(os.listdir("/proc/self/fd"))
+    logs = RankLogs(tmp_path, num)
+    for at in range(2):
+        for rank in range(num):
+            logs.take(piece(3 * at, b"one", rank=rank))
+    assert len(os.listdir("/proc/self/fd")) - before <= 64
+    logs.take(piece(6, b".", rank=num - 1, last=True))
+    logs.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"oneone", b"oneone."}
+
+
+def _note_and_open(opened: list[str], path: Path, *, run_folder: bool) -> io.FileIO:
+    opened.append(path.name)
+    return open_to_append(path, run_folder=run_folder)
 
 
 def test_a_file_that_an_agent_writes_itself_stays_as_it_is(tmp_path: Path) -> None:
@@ -108,8 +153,16 @@ def test_what_is_no_piece_is_refused(message: RankLog, tmp_path: Path) -> None:
 
 
 def test_a_piece_that_comes_twice_is_refused(tmp_path: Path) -> None:
-    logs = RankLogs(tmp_path, 1)
-    logs.take(piece(0, b"one"))
-    with pytest.raises(ValueError, match="came twice"):
+    with contextlib.closing(RankLogs(tmp_path, 1)) as logs:
         logs.take(piece(0, b"one"))
+        with pytest.raises(ValueError, match="came twice"):
+            logs.take(piece(0, b"one"))
+    assert (tmp_path / "rank0.gen0.log").read_text() == "one"
+
+
+def test_a_piece_after_the_last_one_is_refused(tmp_path: Path) -> None:
+    logs = RankLogs(tmp_path, 1)
+    logs.take(piece(0, b"one", last=True))
+    with pytest.raises(ValueError, match="after the last one"):
+        logs.take(piece(3, b"two"))
     assert (tmp_path / "rank0.gen0.log").read_text() == "one"

@@ -10,7 +10,7 @@ _LATEST_S = 253_370_764_800.0
 """End of the year 9999: a later time has no date."""
 _DEEPEST = 32
 """Nesting of a value: deeper than any of ours, and far from the recursion limit of the JSON encoder."""
-_MOST_GENERATIONS = 16
+MOST_GENERATIONS = 16
 """A trial has three generations. A larger number is damage: some of what is judged costs time for each generation."""
 _MOST_BITS = 64
 """The bits of an integer in a value: no counter has more, and sums of larger ones are no floats any more."""
@@ -32,7 +32,7 @@ def whole(event: Mapping[str, Any], key: str) -> int:
 def generation(event: Mapping[str, Any]) -> int:
     """Return the required number of a generation."""
     value = whole(event, "gen")
-    if value >= _MOST_GENERATIONS:
+    if value >= MOST_GENERATIONS:
         raise DamageError("gen")
     return value
 

@@ -1,4 +1,4 @@
-"""The tags by which each line of a control connection proves, after the handshake, that nobody in the path wrote it.
+"""The tags by which each line of a control connection proves, after the handshake, that it was written with the token.
 
 A line is ``TAG LINE``. The tag is a keyed BLAKE2b over all lines of this direction so far, this one included, each with
 its newline. The key of each direction follows from the token and from both random texts of the handshake, so a line

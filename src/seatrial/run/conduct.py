@@ -26,6 +26,7 @@ from seatrial.judge.conclude import fails, interface, next_round, suspects
 from seatrial.probe.host import host_name, is_in_container
 from seatrial.protocol.commands import Heartbeat, RankLog
 from seatrial.protocol.events import SCHEMA, EndEvent, Event, NoteEvent, RunEvent, SlurmNodesEvent, Source
+from seatrial.protocol.fields import MOST_GENERATIONS
 from seatrial.protocol.handshake import node_token
 from seatrial.protocol.munge import make_credential
 from seatrial.protocol.timeouts import HEARTBEAT_S, join_timeout_s
@@ -174,7 +175,7 @@ def _conduct(
 
     # In a pod nothing is written here: the controller outside the cluster keeps the files.
     is_followed = "SEATRIAL_LIVE" in os.environ
-    logs = RankLogs(folder, job.world_size)
+    logs = RankLogs(folder, job.world_size, job.max_restarts + 1 if isinstance(job, ProgramJob) else MOST_GENERATIONS)
 
     def receive(message: dict[str, Any]) -> None:
         if message.get("kind") == "log" and not is_followed:
@@ -186,7 +187,7 @@ def _conduct(
         try:
             return target.submit_and_follow(job, run, folder, on_event, receive, signals)
         finally:
-            _note_missing_output(logs, job, on_event)
+            _end_output(logs, job, on_event)
     on_event(run)
     for reason in job.absent:
         on_event(source.event(NoteEvent(kind="note", severity="warn", text=f"left out: {reason}")))
@@ -231,7 +232,7 @@ def _conduct(
         server.serve(conductor(time.monotonic()), job.nodes, source, on_idle)
     finally:
         server.close()
-        _note_missing_output(logs, job, on_event)
+        _end_output(logs, job, on_event)
         _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
     was_interrupted = bool(signals)
     is_unanswered = compares and was_interrupted and search.is_pending
@@ -284,8 +285,9 @@ def _idle_news(
     return news
 
 
-def _note_missing_output(logs: RankLogs, job: Processes, on_event: OnEvent) -> None:
+def _end_output(logs: RankLogs, job: Processes, on_event: OnEvent) -> None:
     """Note what the files of a program's ranks lack. The output of a trial is no evidence."""
+    logs.close()
     if isinstance(job, ProgramJob) and (notes := logs.notes()):
         _add([NoteEvent(kind="note", severity="warn", text=text) for text in notes], Source(job.run, LOGS), on_event)
 

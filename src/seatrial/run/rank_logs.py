@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import zlib
 from collections import Counter
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from pathlib import Path
 
 from seatrial.files import create, open_to_append
 from seatrial.protocol.commands import PIECE_BYTES, RankLog
+from seatrial.protocol.fields import MOST_GENERATIONS
 
 _MAX_RANK_BYTES = 1 << 30
 """For all files of a rank together: an agent that lies must not fill the disk of the controller."""
-_MAX_GENERATION = 999
-"""The last generation that an event can have (``protocol/fields.py``); each one of a rank is a file."""
+_MOST_OPEN = 64
+"""Files that stay open: on a disk of the network opening one may take tens of milliseconds, and a piece may be a byte.
+"""
 _MOST_NOTES = 8
 
 
@@ -38,9 +41,12 @@ class _File:
 class RankLogs:
     """Writes the pieces of each rank to one file in the folder of the run, and knows what is missing in it."""
 
-    def __init__(self, folder: Path, world_size: int) -> None:
-        self._folder, self._world_size = folder, world_size
+    def __init__(self, folder: Path, world_size: int, generations: int = MOST_GENERATIONS) -> None:
+        """``generations``: how many the run can have; each one of a rank is a file."""
+        self._folder, self._world_size, self._generations = folder, world_size, generations
         self._files: dict[str, _File] = {}
+        self._open: dict[str, io.FileIO] = {}
+        """The files that were written last, the latest at the end."""
         self._rank_bytes: Counter[int] = Counter()
         """Rank -> bytes in all of its files."""
 
@@ -52,7 +58,7 @@ class RankLogs:
         rank, generation, at = message["rank"], message["gen"], message["at"]
         if not (type(rank) is type(generation) is type(at) is int and at >= 0):
             raise ValueError("the place of a piece of output is no number")
-        if not (0 <= rank < self._world_size and 0 <= generation <= _MAX_GENERATION):
+        if not (0 <= rank < self._world_size and 0 <= generation < self._generations):
             raise ValueError(f"rank {rank}, generation {generation}: no such rank in this run")
         unpack = zlib.decompressobj()
         try:
@@ -65,11 +71,23 @@ class RankLogs:
         if name not in self._files:
             self._files[name] = _File(rank=rank, is_other=not self._create(name))
         file = self._files[name]
-        file.is_complete = file.is_complete or message["last"] is True
-        if at < file.total_bytes:
-            raise ValueError(f"rank {rank}: a piece of output came twice")
+        if file.is_complete or at < file.total_bytes:
+            raise ValueError(f"rank {rank}: a piece of output came twice, or after the last one")
+        file.is_complete = message["last"] is True
         if not file.is_other:
             self._append(name, file, at, piece)
+        if file.is_complete:
+            self._close(name)
+
+    def close(self) -> None:
+        """Close all files."""
+        for name in list(self._open):
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        if name in self._open:
+            with contextlib.suppress(OSError):
+                self._open.pop(name).close()
 
     def _create(self, name: str) -> bool:
         try:
@@ -86,12 +104,22 @@ class RankLogs:
         file.total_bytes = at + len(piece)
         if self._rank_bytes[file.rank] + len(head) + len(piece) > _MAX_RANK_BYTES:
             return
-        with contextlib.suppress(OSError), open_to_append(self._folder / name, run_folder=True) as opened:
-            written = opened.write(head + piece)
-            self._rank_bytes[file.rank] += written
-            if written > len(head):
-                file.gap_bytes += gap
-                file.has_bytes = at + written - len(head)
+        try:
+            written = self._opened(name).write(head + piece)
+        except OSError:
+            self._close(name)
+            return
+        self._rank_bytes[file.rank] += written
+        if written > len(head):
+            file.gap_bytes += gap
+            file.has_bytes = at + written - len(head)
+
+    def _opened(self, name: str) -> io.FileIO:
+        opened = self._open.pop(name, None) or open_to_append(self._folder / name, run_folder=True)
+        self._open[name] = opened
+        if len(self._open) > _MOST_OPEN:
+            self._close(next(iter(self._open)))
+        return opened
 
     def notes(self) -> list[str]:
         """Return what is missing, a sentence for each rank."""
