@@ -19,7 +19,7 @@ from kubernetes.attempted import INDEX, ITS_LOG_ENDS, JOB_PATH, OBJECTS, OWNED, 
 from kubernetes.kubectl_script_double import scripted
 from kubernetes.workloads import workload
 
-from seatrial.errors import JobNotStartedError, RequestError, SeatrialError
+from seatrial.errors import JobNotStartedError, RequestError
 from seatrial.targets.job import ProgramJob
 from seatrial.targets.kubernetes import applied_objects, attempt, kubernetes_target
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
@@ -444,15 +444,6 @@ def test_hundreds_of_waiting_pods_are_deleted_a_few_at_once(tmp_path: Path) -> N
     assert {line.split()[2].rpartition("/")[2] for line in cluster.deletes() if "/pods/" in line} == set(names)
 
 
-def test_objects_that_stay_are_named_with_the_command(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, [], ("delete*", "echo 'Unable to connect to the server' >&2; exit 1"))
-    objects = AppliedObjects(cluster.kubectl, "job", list(OBJECTS))
-    objects.apply()
-    (left,) = objects.delete(keep_waiting=lambda: True)
-    assert "Unable to connect" in left
-    assert "kubectl-double delete job.batch/trial-1" in left
-
-
 def test_the_command_deletes_nothing_of_others(tmp_path: Path) -> None:
     refuses = f"[ -e {tmp_path}/workload-sent ] || {{ touch {tmp_path}/workload-sent; cat {tmp_path}/workload; exit; }}"
     taken = "echo 'Error from server (AlreadyExists): secrets \"trial-1\" already exists' >&2; exit 1"
@@ -470,16 +461,6 @@ def test_pods_without_a_first_one_end_the_attempt(tmp_path: Path) -> None:
     text = str(Cluster(tmp_path, pods, no_first_pod_s=0.3).error())
     assert f"by the label {INDEX} none of them is the first node" in text
     assert "--on job supports" in text
-
-
-def test_keep_deletes_nothing(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, [waiting(0)], queue_s=0.1)
-    attempt = cluster.attempt()
-    with pytest.raises(SeatrialError):
-        attempt.run()
-    assert attempt.cleanup(keep=True) == []
-    assert not cluster.deletes()
-    assert "--keep" in cluster.printed[-1]
 
 
 def access(folder: Path, *cases: tuple[str, str]) -> Kubectl:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from kubernetes.kubectl_script_double import scripted
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.targets.kubernetes import kubectl as kubectl_module
 from seatrial.targets.kubernetes.kubectl import Kubectl, find_kubectl
+from seatrial.util import memory_file
 
 
 def test_calls_name_the_namespace_and_a_request_timeout(tmp_path: Path) -> None:
@@ -102,6 +106,36 @@ def test_input_and_output_may_be_large(tmp_path: Path) -> None:
     kubectl = Kubectl(program=scripted(tmp_path, ("*", "cat")), namespace=None)
     content = b'{"a": "' + b"x" * 1_000_000 + b'"}'
     assert kubectl.call("apply", stdin_bytes=content).json == {"a": "x" * 1_000_000}
+
+
+def test_a_full_disk_keeps_no_call_from_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*words: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    kubectl = Kubectl(program=scripted(tmp_path, ("*", "cat; echo told >&2")), namespace=None)
+    result = kubectl.call("apply", stdin_bytes=b"given")
+    assert (result.code, result.out, result.err) == (0, "given", "told\n")
+    assert kubectl.call("apply").out == ""
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ENOSPC])
+def test_a_machine_that_starts_nothing_is_no_wrong_request(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(content: bytes = b"") -> int:
+        raise OSError(number, os.strerror(number))
+
+    kubectl = Kubectl(program=scripted(tmp_path, ("*", "exit 0")), namespace=None)
+    with pytest.raises(RequestError, match="it cannot be started"):
+        replace(kubectl, program=str(tmp_path)).call("get", "pods")
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(memory_file, "create", refused)
+    with pytest.raises(SeatrialError, match=f"it cannot be started .{os.strerror(number)}.; see which limit") as raised:
+        kubectl.call("get", "pods")
+    assert raised.value.exit_code == 3
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_call_that_times_out_is_killed_with_its_children(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from seatrial.errors import SeatrialError
 from seatrial.targets.kubernetes.api_json import items_of, text
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
@@ -145,10 +146,16 @@ class AppliedObjects:
         """Delete what was created and wait until no pod is left.
 
         ``keep_waiting``: returns False when the user no longer wants to wait. Returns what may be left, with the
-        command that removes it.
+        command that removes it, also where this machine cannot ask for it.
         """
         if not (self._uids or self._answer_lost):
             return []
+        try:
+            return self._delete_all(keep_waiting)
+        except (OSError, SeatrialError) as error:
+            return [f"objects of this run may still exist ({error}); run {self.delete_command()}"]
+
+    def _delete_all(self, keep_waiting: Callable[[], bool]) -> list[str]:
         # The workload first: its pods need the other objects for as long as they run.
         names = [resource_name(thing) for thing in reversed(self._objects)]
         for _ in range(_DELETE_ATTEMPTS):

@@ -188,11 +188,13 @@ class Attempt:
 
     def cleanup(self, *, keep: bool) -> list[str]:
         """Fetch the logs, then delete all objects unless ``keep``. Returns what is left, with what to do."""
-        self._require_all_ran(0.0)
         try:
+            self._require_all_ran(0.0)
             self._follower.close()
-        finally:
-            left = [] if keep else self._objects.delete(keep_waiting=lambda: len(self._signals) < 2)
+        except (OSError, SeatrialError) as error:
+            # Objects may be left in the cluster, of which the report must tell all the same.
+            self._run_log.note("warn", f"the logs of some pods are missing ({error})")
+        left = [] if keep else self._objects.delete(keep_waiting=lambda: len(self._signals) < 2)
         if keep:
             self._print_line(
                 f"seatrial: the objects are kept (--keep); delete them with: {self._objects.delete_command()}"

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from seatrial.errors import RequestError, TargetUnreachableError
+from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.kubernetes.api_json import items_of, text
+from seatrial.util import memory_file
 from seatrial.util.tool import find_tool
 
 _CALL_TIMEOUT_S = 20.0
@@ -29,6 +30,8 @@ _CLUSTER_WIDE = frozenset(("cordon", "namespace", "nodes"))
 """Words that are followed by, or mean, what belongs to no namespace."""
 _DEFAULT_NAMESPACE = "default"
 """The namespace that kubectl takes for a context that names none."""
+_NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP)
+"""Why a path cannot be started, whatever the state of this machine."""
 _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
 """A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
@@ -92,22 +95,21 @@ class CallResult:
 
 
 class PendingCall:
-    """A call in progress. Its output goes to files, since a list of pods does not fit into a pipe."""
+    """A call in progress. Its output goes to files in memory: a list of pods does not fit into a pipe, and the disk may
+    be full."""
 
     def __init__(self, argv: Sequence[str], stdin_bytes: bytes | None, timeout_s: float) -> None:
-        self._out, self._err = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 - closed by _close
+        """Start the call. Raises OSError."""
         self._deadline = time.monotonic() + timeout_s
         self._argv, self._timeout_s = argv, timeout_s
         with contextlib.ExitStack() as stack:
-            stdin: int | IO[bytes] = subprocess.DEVNULL
-            if stdin_bytes is not None:
-                stdin = stack.enter_context(tempfile.TemporaryFile())
-                stdin.write(stdin_bytes)
-                stdin.seek(0)
-            # Ctrl-C in the terminal must reach only seatrial, which still has to delete what it created.
-            self._process = subprocess.Popen(
-                argv, stdin=stdin, stdout=self._out, stderr=self._err, start_new_session=True
-            )
+            self._out, self._err = (stack.enter_context(_file_in_memory()) for _ in range(2))
+            with _file_in_memory(stdin_bytes or b"") as stdin:
+                # Ctrl-C in the terminal must reach only seatrial, which still has to delete what it created.
+                self._process = subprocess.Popen(
+                    argv, stdin=stdin, stdout=self._out, stderr=self._err, start_new_session=True
+                )
+            stack.pop_all()  # closed by _close
 
     def poll(self) -> CallResult | None:
         """Return the result, or None while the call runs. A call that exceeds its timeout or its size is killed."""
@@ -188,13 +190,15 @@ class Kubectl:
         ]
 
     def start(self, *words: str, stdin_bytes: bytes | None = None) -> PendingCall:
-        """Start a call without waiting for it. Raises RequestError when the program cannot be started."""
+        """Start a call without waiting for it. Raises RequestError for what is no program, SeatrialError where this
+        machine cannot start one now."""
         try:
             return PendingCall(self.argv(*words), stdin_bytes, self.timeout_s)
         except OSError as error:
-            raise RequestError(
-                f"--kubectl {self.program}: it cannot be started ({error.strerror or error}); name another program."
-            ) from error
+            why = f"{self.program}: it cannot be started ({error.strerror or error})"
+            if error.errno in _NO_PROGRAM:
+                raise RequestError(f"--kubectl {why}; name another program.") from error
+            raise SeatrialError(f"{why}; see which limit of this machine is reached") from error
 
     def call(self, *words: str, stdin_bytes: bytes | None = None) -> CallResult:
         """Run a call to its end, at most ``timeout_s`` seconds."""
@@ -255,6 +259,12 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _file_in_memory(content: bytes = b"") -> IO[bytes]:
+    fd = memory_file.create(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return os.fdopen(fd, "rb")
 
 
 def _is_object(thing: Any) -> bool:

@@ -30,7 +30,7 @@ _RETRY_S = 1.0
 _MAX_LINE_BYTES = 1 << 20
 """Longer lines are cut to bound the memory; none of ours is longer than 4,000 bytes."""
 _COMPARED_BYTES = 4_000
-"""Of a line, where it is looked for again."""
+"""The part of a line by which it is found again."""
 _MAX_READ_BYTES = 2 << 20
 """Bytes that are read at once, of the first pod's log or of all the others together. A pod that writes faster than we
 read must not keep us from the rest of the loop. So many take at most half a second to parse."""
