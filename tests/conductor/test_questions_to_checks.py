@@ -12,6 +12,52 @@ from seatrial.conductor.config import TrialConfig
 from seatrial.conductor.steps import StepPlan
 from seatrial.conductor.trial_conductor import TrialConductor
 
+_LARGE = ([1] * 2_400_000, {"a": [{"b": [1] * 30}] * 4_000}, "x" * 30_000_000)
+
+
+@pytest.mark.parametrize("value", _LARGE, ids=["a list", "nested", "a text"])
+def test_one_large_entry_counts_as_what_is_in_it(value: object) -> None:
+    """A check thought 17 s about one of eight ranks."""
+    asked = _facts_that_a_check_is_asked_by([[{"value": 1}], [{"value": value}], [{"value": 2}]])
+    assert asked == [{"value": 2}]
+
+
+def test_the_newest_entries_of_any_size_are_kept() -> None:
+    entries = [[{"value": [number] * 9_000}] for number in range(100)]
+    asked = _facts_that_a_check_is_asked_by(entries)
+    assert asked == [fact for facts in entries[-11:] for fact in facts]
+
+
+def _facts_that_a_check_is_asked_by(sent: list[list[dict[str, Any]]]) -> list[Any]:
+    asked: list[Any] = []
+
+    def suspects(check: str, events: list[dict[str, Any]]) -> tuple[int, ...]:
+        asked.extend(fact for event in events for fact in event.get("facts", ()))
+        return ()
+
+    conductor = TrialConductor(
+        TrialConfig(
+            run="r",
+            nodes=1,
+            nproc_per_node=1,
+            env={},
+            steps=(StepPlan(check="compute", scope="alone"),),
+            deadline_s=600.0,
+            device="cpu",
+            backend="gloo",
+            suspects=suspects,
+        ),
+        0.0,
+    )
+    conductor.join(0, 0.1)
+    header = {"run": "r", "src": "rank0.0", "t": 1.0, "gen": 0, "rank": 0, "step": 0}
+    facts: list[dict[str, Any]] = [{"kind": "facts", "facts": facts} for facts in sent]
+    done: dict[str, Any] = {"kind": "done", "seconds": 0.1, "share": {}}
+    begin: dict[str, Any] = {"kind": "rank", "node_rank": 0, "local_rank": 0}
+    for number, message in enumerate([begin, *facts, done]):
+        conductor.message(0, {**header, **message, "seq": number}, 1.0)
+    return asked
+
 
 def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
     asked: list[Counter[tuple[str, str]]] = []
@@ -54,7 +100,7 @@ def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
     last = []
     for step in range(2):
         for _ in range(300):
-            say(0, "facts", step=step, facts=[{}] * 100)
+            say(0, "facts", step=step, facts=[{"name": "x", "value": number} for number in range(333)])
         last.append(next(numbers) - 1)
         say(1, "facts", step=step, facts=[{}] * 100)
         with pytest.raises(TypeError):
@@ -62,5 +108,5 @@ def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
         for rank in range(2):
             say(rank, "done", step=step, seconds=0.1, share={})
     honest = {("rank0.0", "rank"): 1, ("rank1.0", "rank"): 1, ("rank1.0", "facts"): 100}
-    assert asked == [{**honest, ("rank0.0", "facts"): 10_000}] * 2
+    assert asked == [{**honest, ("rank0.0", "facts"): 100 * 333}] * 2
     assert newest == last

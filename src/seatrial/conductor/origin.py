@@ -11,6 +11,8 @@ from seatrial.protocol.events import KINDS
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _MAX_CHARS = 300
+MAX_STACK_CHARS = 1 << 16
+"""Characters of a stack that are kept; an agent sends at most 48 KiB."""
 CONTROLLERS_KINDS = frozenset(
     ("run", "generation", "step", "step_end", "trouble", "interrupted", "outcome", "handed", "slurm_nodes")
 )

@@ -16,7 +16,7 @@ from seatrial.conductor.actions import Actions
 from seatrial.conductor.base import BaseConductor
 from seatrial.conductor.cancellation import STOP_HEARD_S
 from seatrial.conductor.config import ProgramConfig, State
-from seatrial.conductor.origin import brief
+from seatrial.conductor.origin import MAX_STACK_CHARS, brief
 from seatrial.conductor.program_failures import (
     Exit,
     Failure,
@@ -201,10 +201,7 @@ class ProgramConductor(BaseConductor):
                 self._receive_exit(rank, received, now)
                 self._compare_stacks()
             case "stack" if rank in self._asked:
-                # Compared with those of others as soon as all have answered: that must not fail in their name.
-                if not isinstance(received["text"], str):
-                    raise TypeError(f"the stack of rank {rank} is no text")
-                self._stacks[rank] = received
+                self._receive_stack(rank, received)
                 self._compare_stacks()
             case _:
                 pass
@@ -228,6 +225,13 @@ class ProgramConductor(BaseConductor):
     def _receive_error(self, rank: int, event: ErrorEvent, now: float) -> None:
         self._errors[rank] = (brief(event["cause"]), brief(event["message"], _MOST_MESSAGE_CHARS))
         self._failed_at = self._failed_at or now
+
+    def _receive_stack(self, rank: int, event: StackEvent) -> None:
+        # Compared with those of others as soon as all have answered: that must not fail in their name, nor take long.
+        if not isinstance(event["text"], str):
+            raise TypeError(f"the stack of rank {rank} is no text")
+        text = brief(event["text"], MAX_STACK_CHARS)
+        self._stacks[rank] = {**event, "text": text, "state": brief(event["state"]), "wchan": brief(event["wchan"])}
 
     def _receive_exit(self, rank: int, event: ExitEvent, now: float) -> None:
         ended = Exit(

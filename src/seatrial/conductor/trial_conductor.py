@@ -16,7 +16,7 @@ from seatrial.conductor.base import END_S, BaseConductor
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.hang_detector import GRACE_S, HangDetector
-from seatrial.conductor.origin import brief
+from seatrial.conductor.origin import MAX_STACK_CHARS, brief
 from seatrial.conductor.rank_status import RankStatus, Suspicion
 from seatrial.conductor.steps import StepPlan, next_generation, ranges, without_network
 from seatrial.protocol.commands import AgentReport, DumpStack, NodeStepCommand, Quit, StartWorkers, StepCommand
@@ -41,10 +41,12 @@ _MAX_REPEATS = 9
 """Ranks that one check may have measured again."""
 _MOST_LATE = 8
 """Late nodes that are named."""
-_MAX_STACK_CHARS = 1 << 16
-_MOST_ENTRIES = 10_000
-"""The newest measurements and facts of one source, by which a check is asked how it goes on: while it thinks, nobody is
-heard, and agents take us for dead after 30 s. A rank has some hundreds, and twenty a minute in a long check."""
+_MOST_VALUES = 100_000
+"""Values in the newest measurements and facts of one source, by which a check is asked how it goes on: while it thinks,
+nobody is heard, and agents take us for dead after 30 s. A rank has some hundreds of measurements, and twenty a minute
+in a long check, with some ten values in each."""
+_CHARS_OF_VALUE = 64
+"""Characters of a text that count as one more value."""
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
 _DEEPEST_SHARE = 8
@@ -82,10 +84,10 @@ class TrialConductor(BaseConductor):
         self._rank_events: list[dict[str, Any]] = []
         self._check_events: list[dict[str, Any]] = []
         """The generation, and the steps of the current check."""
-        self._entries: dict[str, deque[dict[str, Any]]] = {}
-        """Source -> the events with its newest measurements and facts of the current check."""
-        self._num_entries: Counter[str] = Counter()
-        """Source -> the measurements and facts in them."""
+        self._entries: dict[str, deque[tuple[dict[str, Any], int]]] = {}
+        """Source -> the events with its newest measurements and facts of the current check, and the values in each."""
+        self._num_values: Counter[str] = Counter()
+        """Source -> the values in all of them."""
         self._ends_with_agents = False
         """A node vanished in a step of agents, which goes no further."""
         self._interface = ""
@@ -156,7 +158,7 @@ class TrialConductor(BaseConductor):
         if self._at == 0 or self._plan[self._at - 1].check != step.check:
             self._check_events = [cast("dict[str, Any]", self._begun)]
             self._entries.clear()
-            self._num_entries.clear()
+            self._num_values.clear()
             self._shared = self._shared if step.scope != "agents" else {}
         self._number += 1
         self._started_at = now
@@ -318,16 +320,16 @@ class TrialConductor(BaseConductor):
         self._rank_finished(rank, now)
 
     def _events_of_check(self) -> list[dict[str, Any]]:
-        return [*self._check_events, *(event for kept in self._entries.values() for event in kept)]
+        return [*self._check_events, *(event for kept in self._entries.values() for event, _ in kept)]
 
     def _keep_entries(self, event: dict[str, Any]) -> None:
         """Keep them for the questions to the check. The judge reads all of them at the end."""
-        src, num_entries = event["src"], _num_entries(event)
+        src, num_values = event["src"], _num_values(event)
         kept = self._entries.setdefault(src, deque())
-        kept.append(event)
-        self._num_entries[src] += num_entries
-        while self._num_entries[src] > _MOST_ENTRIES:
-            self._num_entries[src] -= _num_entries(kept.popleft())
+        kept.append((event, num_values))
+        self._num_values[src] += num_values
+        while self._num_values[src] > _MOST_VALUES:
+            self._num_values[src] -= kept.popleft()[1]
 
     def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
         share = event["share"]
@@ -358,7 +360,7 @@ class TrialConductor(BaseConductor):
         self._hang_detector.suspect(suspicion, now)
 
     def _receive_stack(self, event: StackEvent) -> None:
-        self._hang_detector.stacks[self._rank_of(event["rank"])] = brief(event["text"], _MAX_STACK_CHARS)
+        self._hang_detector.stacks[self._rank_of(event["rank"])] = brief(event["text"], MAX_STACK_CHARS)
 
     def _receive_death(self, event: ExitEvent, now: float) -> None:
         rank, phase = self._rank_of(event["rank"]), brief(event["phase"])
@@ -568,5 +570,15 @@ class TrialConductor(BaseConductor):
         return by_node
 
 
-def _num_entries(event: Mapping[str, Any]) -> int:
-    return max(1, len(event[event["kind"]]))
+def _num_values(event: Mapping[str, Any]) -> int:
+    """Return the number of values in the measurements or facts of an event; any number above the limit, if there are
+    more. Raises TypeError where these are no list."""
+    entries = event[event["kind"]]
+    if not isinstance(entries, list):
+        raise TypeError(f"the {event['kind']} of {brief(event['src'])} are no list")
+    num, left = 0, [entries]
+    while left and num <= _MOST_VALUES:
+        value = left.pop()
+        num += 1 + (len(value) // _CHARS_OF_VALUE if isinstance(value, str) else 0)
+        left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return num
