@@ -12,7 +12,7 @@ from seatrial.errors import SeatrialError
 from seatrial.run import node_hosts
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.run.node_hosts import FoundHosts, HostSearch, hosts_of_others, names_of_pods
-from seatrial.targets.host_of_node import HostOfNode
+from seatrial.targets.host_of_node import HostOfNode, HostsMissingError
 
 _RENDEZVOUS = Rendezvous(
     host="trial-0.trial", ports=(1,), token="x", protected=True, launcher="seatrial", number=0, agents=3,
@@ -64,10 +64,10 @@ def test_hosts_are_asked_for_once_all_nodes_have_joined() -> None:
         return [HostOfNode("192.0.2.7", "n7"), HostOfNode("192.0.2.8")]
 
     search = HostSearch(hosts, 2)
-    search.begin({0})
+    search.begin({0}, {0})
     assert search.end(waits=True) is None
-    search.begin({0, 1})  # does not wait
-    search.begin({0, 1})
+    search.begin({0, 1}, {0, 1})  # does not wait
+    search.begin({0, 1}, {0, 1})
     assert search.end(waits=False) is None
     answer.set()
     found = search.end(waits=True)
@@ -86,7 +86,7 @@ def test_names_do_not_wait_for_addresses(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(node_hosts, "addresses_of", hangs)
     monkeypatch.setattr(node_hosts, "_LAST_WAIT_S", 0.01)
     search = HostSearch(lambda: [HostOfNode("gpu7.example", "n7")], 1)
-    search.begin({0})
+    search.begin({0}, {0})
     assert asked.wait(20.0)
     assert search.end(waits=True) == search.end(waits=False) == FoundHosts({}, {0: "n7"})
     answer.set()
@@ -99,8 +99,26 @@ def test_why_hosts_are_not_known_is_an_answer() -> None:
         raise SeatrialError("two steps have this name")
 
     search = HostSearch(hosts, 1)
-    search.begin({0})
+    search.begin({0}, {0})
     assert search.end(waits=True) == FoundHosts(problem="two steps have this name")
+
+
+@pytest.mark.parametrize(("later", "problem"), [([{0, 1}], "no such step"), ([{0}], ""), ([], ""), ([{0}, {0, 1}], "")])
+def test_what_the_launcher_does_not_know_is_a_problem_while_it_runs(later: list[set[int]], problem: str) -> None:
+    """A step that has ended by then is unknown on each healthy cluster, too."""
+
+    def hosts() -> Sequence[HostOfNode]:
+        raise HostsMissingError("no such step")
+
+    search = HostSearch(hosts, 2)
+    search.begin({0, 1}, {0, 1})
+    assert search._thread is not None
+    search._thread.join(20.0)
+    for connected in later:
+        search.begin({0, 1}, connected)
+    found = search.end(waits=True)
+    assert found is not None
+    assert found.problem == problem
 
 
 @pytest.mark.parametrize(
@@ -108,5 +126,5 @@ def test_why_hosts_are_not_known_is_an_answer() -> None:
 )
 def test_an_answer_for_other_nodes_is_none(hosts: Sequence[HostOfNode] | None, expected: object) -> None:
     search = HostSearch(lambda: hosts, 2)
-    search.begin({0, 1})
+    search.begin({0, 1}, {0, 1})
     assert search.end(waits=True) == expected

@@ -16,7 +16,7 @@ from targets.jobs import A_JOB
 from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets import remote_defaults
 from seatrial.targets.command import Command
-from seatrial.targets.host_of_node import HostOfNode
+from seatrial.targets.host_of_node import HostOfNode, HostsMissingError
 from seatrial.targets.slurm import driver, slurm_target
 from seatrial.targets.slurm.driver import BatchJobDriver
 
@@ -357,7 +357,6 @@ BY_TASK = (_N9, HostOfNode("192.0.2.10", "n10"), HostOfNode("node-a.example", "n
     ("steps", "layout", "addresses", "expected"),
     [
         ("12.batch|seatrial\n12.0|trial", LAYOUT, ADDRESSES, BY_TASK),
-        ("12.0|other\n12.1|tri|al", LAYOUT, ADDRESSES, ()),
         ("", LAYOUT, ADDRESSES, ()),
         ("12.0|trial", "", ADDRESSES, ()),
         ("12.0|trial", LAYOUT.replace(": 1 ", ": 5 "), ADDRESSES, ()),
@@ -377,6 +376,14 @@ def test_address_and_name_of_the_host_of_each_task(
     if expected:
         assert (tmp_path / "laid out").read_text() == "--layout 12.0\n"
         assert "--nodes=n9,n10,na" in (tmp_path / "asked").read_text().split()
+
+
+def test_steps_of_other_names_are_not_taken(slurm: StubSlurm, tmp_path: Path) -> None:
+    batch = slurm.batch("RUNNING|None|n[9-10],na")
+    batch.submit([COMMAND], tmp_path, [], no_feed)
+    (tmp_path / "squeue.out").write_text("12.0|other\n12.1|tri|al\n")
+    with pytest.raises(HostsMissingError, match="none has the name of this run"):
+        batch.hosts()
 
 
 def test_of_several_steps_of_one_name_none_is_taken(slurm: StubSlurm, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def _conduct(
                 # The controller outside takes each line as a sign that it still hears of the run.
                 beat_at = now + HEARTBEAT_S
                 on_message({**Heartbeat(kind="heartbeat")})
-            search.begin(server.members)
+            search.begin(server.members, connected)
             return news(connected)
 
         server.serve(conductor(time.monotonic()), job.nodes, source, on_idle)

@@ -16,7 +16,7 @@ from seatrial.agent.controller_search import full_name, in_pod
 from seatrial.errors import SeatrialError
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.run.host_addresses import addresses_of
-from seatrial.targets.host_of_node import HostOfNode
+from seatrial.targets.host_of_node import HostOfNode, HostsMissingError
 from seatrial.targets.slurm.node_list import hosts_of_step
 
 _LAST_WAIT_S = 10.0
@@ -37,6 +37,8 @@ class FoundHosts:
     """The names that the commands of the launcher take."""
     problem: str = ""
     """Why they are not known, and what to do, as a sentence; empty where nothing more is known of that."""
+    needs_run: bool = False
+    """The problem is one only if all agents were still connected when it was found."""
 
 
 class HostSearch:
@@ -48,10 +50,17 @@ class HostSearch:
         self._found: list[FoundHosts | None] = []
         """The answers so far; a later one has all of an earlier one."""
         self._has_all = False
+        self._ran_on: bool | None = None
+        """Whether all nodes were still connected when the first answer was there. None: it was not looked at yet."""
         self._thread: threading.Thread | None = None
 
-    def begin(self, members: Collection[int]) -> None:
-        """Ask, unless that was done or nodes are missing; one that has left again joined, too. Never waits."""
+    def begin(self, members: Collection[int], connected: Collection[int]) -> None:
+        """Ask, unless that was done or nodes are missing; one that has left again joined, too. Never waits.
+
+        Called again and again. ``connected``: the nodes whose agents are connected now.
+        """
+        if self._found and self._ran_on is None:
+            self._ran_on = len(connected) == self._nodes
         if self._thread is None and len(members) == self._nodes:
             self._thread = threading.Thread(target=self._search, name="hosts", daemon=True)
             self._thread.start()
@@ -67,7 +76,8 @@ class HostSearch:
         self._thread.join(_LAST_WAIT_S if waits else 0.0)
         if not self._found and not waits:
             return None
-        return self._found[-1] if self._found else FoundHosts()
+        found = self._found[-1] if self._found else FoundHosts()
+        return FoundHosts() if found is not None and found.needs_run and not self._ran_on else found
 
     @property
     def is_pending(self) -> bool:
@@ -83,7 +93,7 @@ class HostSearch:
         try:
             hosts = self._hosts()
         except SeatrialError as error:
-            yield FoundHosts(problem=str(error))
+            yield FoundHosts(problem=str(error), needs_run=isinstance(error, HostsMissingError))
             return
         if hosts is None:
             yield None

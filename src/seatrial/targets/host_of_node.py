@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from seatrial.errors import SeatrialError
+
 
 class HostOfNode(NamedTuple):
     """The host of one node, as a launcher or the cluster gives it."""
@@ -12,3 +14,7 @@ class HostOfNode(NamedTuple):
     """Its address, or a name that has one."""
     name: str = ""
     """The name that the commands of the launcher take; empty where there is none."""
+
+
+class HostsMissingError(SeatrialError):
+    """A launcher does not know what it has started, unless that has ended by now."""

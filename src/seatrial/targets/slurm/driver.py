@@ -135,7 +135,7 @@ class BatchJobDriver:
             time.sleep(_QUEUE_POLL_S)
 
     def hosts(self) -> Sequence[HostOfNode]:
-        """Return the host of each node of the job's step. Raises SeatrialError where several steps may be it."""
+        """Return the host of each node of the job's step. Raises SeatrialError as ``find_step`` does."""
         return hosts_of_step(find_step(self.number, self._step_name))
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:

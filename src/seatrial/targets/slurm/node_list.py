@@ -6,27 +6,35 @@ import re
 import subprocess
 
 from seatrial.errors import SeatrialError
-from seatrial.targets.host_of_node import HostOfNode
+from seatrial.targets.host_of_node import HostOfNode, HostsMissingError
 from seatrial.util.text import all_named
 
 _ANSWER_S = 4.0
 
 
 def find_step(job: str, name: str) -> str:
-    """Return the ID of the step of a job that has this name, such as ``12.0``; empty where none has it.
+    """Return the ID of the step of a job that has this name, such as ``12.0``; empty without an answer.
 
-    Raises SeatrialError where several have it. A process of the account can start another one, also before ours:
-    its number, its time and what it says of its srun tell nothing.
+    Raises SeatrialError where several have it, HostsMissingError where the job has others only. A process of the
+    account can start another one, also before ours: its number, its time and what it says of its srun tell nothing.
     """
     if not job:
         return ""
     listed = _answer("squeue", "--all", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j")
-    found = [step for step, _, step_name in (line.strip().partition("|") for line in listed) if step_name == name]
+    steps = [
+        (step, own) for step, _, own in (line.strip().partition("|") for line in listed) if step.startswith(f"{job}.")
+    ]
+    found = [step for step, own in steps if own == name]
     if len(found) > 1:
         raise SeatrialError(
             f"{all_named('step', found)} of Slurm's job {job} have the name of this run, so it is not known on which"
             f" host each node is; see who started the others (squeue"
             f" --all --steps --jobs={job}), end them with scancel, and repeat the trial"
+        )
+    if steps and not found:
+        raise HostsMissingError(
+            f"of the steps of Slurm's job {job} none has the name of this run, so it is not known on which host each"
+            f" node is; see who renamed it (squeue --all --steps --jobs={job}), and repeat the trial"
         )
     return found[0] if found else ""
 

@@ -18,5 +18,5 @@ class StepDriver(Launcher):
         self._allocation, self._name = allocation, name
 
     def hosts(self) -> Sequence[HostOfNode]:
-        """Return the host of each node of the step. Raises SeatrialError where several steps may be it."""
+        """Return the host of each node of the step. Raises SeatrialError as ``find_step`` does."""
         return hosts_of_step(find_step(self._allocation, self._name))
