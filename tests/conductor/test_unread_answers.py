@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -85,10 +86,11 @@ def _status_of(agent: StubAgent, ranks: tuple[int, int]) -> Iterator[None]:
         thread.join(10.0)
 
 
-def _begin(served: Served, nodes: int) -> list[StubAgent]:
+def _begin(served: Served, nodes: int, stack: contextlib.ExitStack) -> list[StubAgent]:
     """Agents whose ranks are in their first step."""
     agents = [StubAgent(served.server.port, node) for node in range(nodes)]
     for agent in agents:
+        stack.enter_context(agent.socket), stack.enter_context(agent._lines)
         agent.send(*agent.answers({"kind": "welcome"}), *agent.answers({"kind": "start_workers"}))
     while "step" not in served.own():
         time.sleep(0.01)
@@ -103,8 +105,7 @@ def _seen(served: Served) -> list[tuple[int, str]]:
 def test_an_agent_is_not_silent_while_its_words_lie_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "NODE_SILENT_S", 1.0)
     with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:
-        liar, honest = _begin(served, 2)
-        stack.enter_context(liar.socket), stack.enter_context(honest.socket)
+        liar, honest = _begin(served, 2, stack)
         _slow(served, 1.6)
         with _status_of(honest, (2, 3)):
             for _ in range(3):
@@ -117,8 +118,7 @@ def test_an_agent_is_not_silent_while_its_words_lie_unread(monkeypatch: pytest.M
 def test_an_agent_whose_bytes_make_no_message_is_silent(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "NODE_SILENT_S", 1.0)
     with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:
-        mute, honest = _begin(served, 2)
-        stack.enter_context(mute.socket), stack.enter_context(honest.socket)
+        mute, honest = _begin(served, 2, stack)
         with _status_of(honest, (2, 3)):
             until = time.monotonic() + 5.0
             while not _seen(served):
@@ -131,8 +131,7 @@ def test_an_agent_whose_bytes_make_no_message_is_silent(says: bytes, monkeypatch
 def test_an_endless_sender_hides_no_silent_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "NODE_SILENT_S", 1.0)
     with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:
-        busy, mute = _begin(served, 2)
-        stack.enter_context(busy.socket), stack.enter_context(mute.socket)
+        busy, _ = _begin(served, 2, stack)
         until = time.monotonic() + 15.0
         while not _seen(served):
             assert time.monotonic() < until
@@ -143,8 +142,7 @@ def test_an_endless_sender_hides_no_silent_node(monkeypatch: pytest.MonkeyPatch)
 def test_agents_take_turns_and_hear_from_us_meanwhile() -> None:
     """What one of them has sent takes 10 s to take in."""
     with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:
-        liar, honest = _begin(served, 2)
-        stack.enter_context(liar.socket), stack.enter_context(honest.socket)
+        liar, honest = _begin(served, 2, stack)
         heartbeats: list[float] = []
         hears = threading.Thread(target=_note_heartbeats, args=(honest, heartbeats))
         _slow(served, 0.05)
@@ -159,7 +157,8 @@ def test_agents_take_turns_and_hear_from_us_meanwhile() -> None:
         time.sleep(5.0)
         was_heard = len(heartbeats)
         served.server._on_message = lambda message: None
-        served.news.append("the test is over")
+        for agent in (liar, honest):
+            agent.socket.shutdown(socket.SHUT_RDWR)
         hears.join(20.0)
     assert was_heard >= 2
 
