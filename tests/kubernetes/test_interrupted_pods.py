@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_streams import Stream
+from event_streams import RUN, Stream
 from fake_checks import fake_load
 from kubernetes.attempted import WORKLOAD, Cluster, running
 from kubernetes.test_log_reader import lines_of, stamped
-from kubernetes.test_run_log import training, trial
+from kubernetes.test_run_log import Heard, training, trial
 
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.targets.kubernetes import attempt as attempt_module
@@ -351,3 +351,29 @@ def test_a_training_that_lost_a_stopped_pod_is_interrupted(
     assert [event["how"] for event in cluster.events if event["kind"] == "outcome"] == ["interrupted"]
     (by,) = [event["by"] for event in cluster.events if event["kind"] == "interrupted"]
     assert by.startswith("the cluster: pod trial-1-1-x on node gpu-1 was ")
+
+
+_LOST: dict[str, Any] = {"node": 1, "how": "lost"}
+
+
+@pytest.mark.parametrize(
+    ("seen", "generation", "how"),
+    [(_LOST, 0, "interrupted"), ({"rank": 0, "how": "dead"}, 0, "failed"), (_LOST, 1, "failed")],
+)
+def test_a_script_that_only_lost_a_stopped_pod_is_interrupted(
+    seen: dict[str, Any], generation: int, how: str, tmp_path: Path
+) -> None:
+    """``seen``: what its conductor saw before all else; ``generation``: that of its outcome."""
+    heard = Heard(tmp_path, None)
+    ending = {"restarts": 0, "how": "failed", "text": "node gpu-1 was lost", "last_lines": []}
+    sent: list[dict[str, Any]] = [
+        {"kind": "trouble", "gen": 0, "step": -1, "seen": [seen], "waiting": []},
+        {"kind": "trouble", "gen": 0, "step": -1, "seen": [_LOST], "waiting": []},
+        {"kind": "outcome", "gen": generation, **ending},
+    ]
+    for number, event in enumerate(sent, start=5):
+        heard.run_log.take({"run": RUN, "src": "conductor", "seq": number, "t": 1.0, **event})
+    heard.run_log.interrupt("the cluster: pod t-1 was deleted", heard.run_log.lost_at(1, any_node=False))
+    heard.run_log.close(training())
+    assert [event["how"] for event in heard.events if event["kind"] == "outcome"][-1] == how
+    assert heard.run_log.damaged == 0

@@ -32,9 +32,9 @@ from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, pod_w
 from seatrial.util.text import quoted
 
 _POLL_S = 2.0
-_STARTING_POLL_S = 1.0
-_ENDING_POLL_S = 0.5
-"""Once the conductor has missed a node, or has come to its end: what came first shows in a list between the two."""
+_CHANGING_POLL_S = 1.0
+"""While pods start, and once the conductor has missed a node or has come to its end: a list between two changes shows
+which of them came first."""
 _MAX_FOREIGN_LINES = 4
 _MAX_WAITING_LINES = 100
 
@@ -141,8 +141,7 @@ class PodFollower:
         now = time.monotonic()
         if now < self._poll_at:
             return
-        wait_s = _POLL_S if self.all_started else _STARTING_POLL_S
-        self._poll_at = now + (_ENDING_POLL_S if self._run_log.is_ending else wait_s)
+        self._poll_at = now + (_POLL_S if self.all_started and not self._run_log.is_ending else _CHANGING_POLL_S)
         self._start("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
         pending = self.pending
         if pending.missing > 0 or pending.waiting:
@@ -233,8 +232,9 @@ class PodFollower:
             for pod in self.known.values()
             if pod.uid not in listed and pod.state != "ended" and not (pod.stop or self._restarts)
         ]
+        stopped_names = {pod.name for pod in self.order.stopped.values()}
         for pod in (*gone, *pods):
-            if pod.stop and pod.uid not in self.order.stopped and not has_succeeded:
+            if pod.stop and pod.name not in stopped_names and not has_succeeded:
                 self._print_line(f"seatrial: {pod.label} {pod.stop}")
             self.known[pod.name] = pod
         self.order.take((*gone, *pods))

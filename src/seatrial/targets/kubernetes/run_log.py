@@ -140,6 +140,10 @@ class RunLog:
         self._last_seq = 0
         self._lost_at: dict[int, int] = {}
         """Node rank -> ``seq`` of the conductor's event that reports the node as lost."""
+        self._first_trouble: dict[str, Any] | None = None
+        """The conductor's first ``trouble`` event."""
+        self._failure: dict[str, Any] | None = None
+        """The conductor's outcome of a program that failed."""
         self._interruption: dict[str, Any] | None = None
         """The conductor's ``interrupted`` event, kept until its cause is known."""
         self._held_outcome: dict[str, Any] | None = None
@@ -201,6 +205,10 @@ class RunLog:
                 self._held_outcome = message
                 return
             self.has_outcome = self.has_outcome or kind == "outcome"
+            if kind == "outcome" and message["how"] == "failed":
+                self._failure = message
+            if kind == "trouble":
+                self._first_trouble = self._first_trouble or message
             for suspect in message["seen"] if kind == "trouble" else ():
                 if suspect.get("node") is not None:
                     self._lost_at.setdefault(int(suspect["node"]), self._last_seq)
@@ -304,6 +312,10 @@ class RunLog:
             order = self._last_seq + 1 if before is None else before
             # The search for the nodes at fault needs it, too.
             self._events.append(self._add(InterruptedEvent(kind="interrupted", by=by, order=order)))
+            trouble, failure = self._first_trouble, self._failure
+            if trouble is not None and failure is not None and before == trouble["seq"]:
+                # The program failed of that alone, unless it was started again.
+                self.has_outcome = trouble["gen"] != failure["gen"]
 
     def node_lost(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> None:
         """Record that the node of a pod was lost, if the conductor has not. The launcher of MPI has a node too."""
