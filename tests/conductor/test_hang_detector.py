@@ -26,9 +26,9 @@ def _hang_detector(ranks: int = 3, *, hosts: int = 1, until: float = 100.0) -> H
 def test_complete_once_all_ranks_of_the_step_have_finished() -> None:
     hang_detector = _hang_detector(3)
     for rank in (2, 0, 0, 17):
-        hang_detector.finished(rank)
-    assert (hang_detector.complete, hang_detector.waiting(), hang_detector.done) == (False, [1], {0, 2})
-    hang_detector.finished(1)
+        hang_detector.finished(rank, 0.0)
+    assert (hang_detector.complete, hang_detector.waiting()) == (False, [1])
+    hang_detector.finished(1, 0.0)
     assert (hang_detector.complete, hang_detector.waiting()) == (True, [])
     hang_detector.begin([1], 100.0, 0.0, together=False)
     assert (hang_detector.complete, hang_detector.waiting()) == (False, [1])
@@ -176,7 +176,7 @@ def test_stacks_of_ranks_that_moved_on_are_dropped() -> None:
 def test_a_rank_behind_that_waits_inside_is_not_named() -> None:
     hang_detector = _hang_detector(3)
     hang_detector.statuses[0].number = 9
-    hang_detector.finished(0)
+    hang_detector.finished(0, 0.0)
     assert _request_stacks(hang_detector, PATIENCE_S) == [1, 2]
     hang_detector.stacks = {1: INSIDE, 2: INSIDE}
     assert hang_detector.poll(PATIENCE_S + 1.0) is None
@@ -210,7 +210,7 @@ def test_many_ranks_behind_are_all_named_while_none_waits() -> None:
 def test_a_rank_behind_without_a_stack_is_named() -> None:
     hang_detector = _hang_detector(2)
     hang_detector.statuses[0].number = 9
-    hang_detector.finished(0)
+    hang_detector.finished(0, 0.0)
     _request_stacks(hang_detector, PATIENCE_S)
     assert hang_detector.poll(PATIENCE_S + 2.9) is None
     assert hang_detector.poll(PATIENCE_S + 3.0) == "trouble"
@@ -250,7 +250,7 @@ def test_a_pause_extends_the_deadline() -> None:
 def test_a_rank_that_works_alone_is_late_whatever_its_stack() -> None:
     hang_detector = HangDetector(_on_hosts(3), 100.0, 0.0)
     hang_detector.begin(range(3), 10.0, 0.0, together=False)
-    hang_detector.finished(0)
+    hang_detector.finished(0, 0.0)
     hang_detector.stacks = {1: INSIDE, 2: INSIDE}
     assert hang_detector.poll(9.9) is None
     assert hang_detector.stacks_to_request(9.9) == []
@@ -263,7 +263,7 @@ def test_a_quiet_rank_alone_is_named_once_another_is_done() -> None:
     hang_detector.begin(range(2), 60.0, 0.0, together=False)
     assert hang_detector.poll(PATIENCE_S) is None
     hang_detector.statuses[0].number = 2
-    hang_detector.finished(0)
+    hang_detector.finished(0, 0.0)
     assert hang_detector.poll(PATIENCE_S) == "trouble"
     assert hang_detector.guilty() == {1}
 
@@ -285,7 +285,7 @@ def test_a_deadline_while_all_make_progress_blames_nobody() -> None:
 def test_a_working_rank_is_late_when_another_is_done() -> None:
     hang_detector = HangDetector(_on_hosts(2), 100.0, 0.0)
     hang_detector.begin(range(2), 60.0, 0.0, together=False)
-    hang_detector.finished(0)
+    hang_detector.finished(0, 0.0)
     hang_detector.statuses[1].update(("R", 50.0, 21, "gemm"), 58.0)
     assert hang_detector.poll(60.0) == "deadline"
     assert hang_detector.guilty() == {1}
@@ -296,7 +296,7 @@ def test_one_host_that_says_done_at_once_has_nobody_named_as_late(hosts: int) ->
     """The step is too short for all."""
     hang_detector = HangDetector(_on_hosts(hosts, hosts), 100.0, 0.0)
     hang_detector.begin(range(hosts), 60.0, 0.0, together=False)
-    hang_detector.finished(0)
+    hang_detector.finished(0, 0.0)
     for rank in range(1, hosts):
         hang_detector.statuses[rank].update(("R", 50.0, 21, "gemm"), 58.0)
     assert hang_detector.poll(60.0) == "deadline"
@@ -311,7 +311,7 @@ def test_a_host_that_claims_to_be_far_ahead_has_no_quiet_rank_named(hosts: int, 
     hang_detector.begin(range(2 * hosts), 600.0, 0.0, together=together)
     for rank in (0, hosts):
         hang_detector.statuses[rank].update(("S", 0.0, 10**12, "x"), 1.0)
-        hang_detector.finished(rank)
+        hang_detector.finished(rank, 0.0)
     for second in range(1, 60):
         assert hang_detector.poll(float(second)) is None
         hang_detector.stacks = dict.fromkeys(hang_detector.stacks_to_request(float(second)), BEHIND)
@@ -319,7 +319,7 @@ def test_a_host_that_claims_to_be_far_ahead_has_no_quiet_rank_named(hosts: int, 
 
 def test_one_host_that_is_ready_at_once_has_nobody_named() -> None:
     hang_detector = HangDetector(_on_hosts(3, 3), 10.0, 0.0)
-    hang_detector.finished(0)
+    hang_detector.finished(0, 0.0)
     assert hang_detector.poll(10.0) == "deadline"
     assert hang_detector.guilty() == set()
 
@@ -330,7 +330,7 @@ def test_what_most_hosts_say_names_a_rank() -> None:
         hang_detector.begin(range(6), 60.0, 0.0, together=together)
         for rank in (0, 1, 3, 4):
             hang_detector.statuses[rank].number = 2
-            hang_detector.finished(rank)
+            hang_detector.finished(rank, 0.0)
         hang_detector.statuses[2].update(("R", 50.0, 0, ""), 14.0)
         for now in (PATIENCE_S, PATIENCE_S + 1.0):
             outcome = hang_detector.poll(now)

@@ -71,7 +71,7 @@ def test_more_than_half_of_the_hosts_say_how_far_the_step_is() -> None:
 
     def found(numbers: list[int], waiting: list[int], hosts: str) -> tuple[bool, int]:
         statuses = {rank: _status(number) for rank, number in enumerate(numbers)}
-        ahead = find_ahead(statuses, waiting, dict(enumerate(hosts)))
+        ahead = find_ahead(statuses, waiting, dict(enumerate(hosts)), 1e9)
         return ahead.done, ahead.furthest
 
     assert found([9, 2], [1], "aa") == (True, 9), "ranks of one host trust one another"
@@ -81,7 +81,7 @@ def test_more_than_half_of_the_hosts_say_how_far_the_step_is() -> None:
     assert found([9, 9, 3], [2], "abc") == (True, 9)
     assert found([10**12] * 5 + [2, 3], [5, 6], "aaaaabc") == (False, 3)
     assert found([9, 9, 3, 4], [2, 3], "abcd") == (False, 4), "a half is not most of them"
-    assert find_ahead({}, [], {}) == Ahead()
+    assert find_ahead({}, [], {}, 0.0) == Ahead()
 
 
 def test_a_rank_is_blocked_from_the_first_such_status() -> None:

@@ -20,6 +20,8 @@ from conductor.test_steps_of_agents import OF_AGENTS
 from event_streams import event_of
 
 from seatrial.conductor import base
+from seatrial.conductor.hang_detector import HangDetector
+from seatrial.conductor.rank_status import Ahead, find_ahead
 from seatrial.conductor.steps import StepPlan
 from seatrial.judge.blame import blame
 from seatrial.judge.fold import fold
@@ -50,6 +52,43 @@ def test_a_fault_is_found_alone_whatever_lies_unread(kind: Any, for_s: float) ->
     for at_s in range(2, 40, 6):
         record = _run(Planted(kind=kind, rank=2, at=4), unread=(float(at_s), for_s), nodes=4)
         assert {place for _, place in record.seen("dead", "frozen", "absent", "lost", "silent", "late")} == {2}, at_s
+
+
+def _two_of_three_go_on(at: float, until: float, says: str) -> HangDetector:
+    """All enter a phase at 1 s and the next one together. What two of them say then was read, and nothing of the third.
+
+    ``at``: when they go on. ``until``: the deadline of the step.
+    """
+    detector = HangDetector({0: "a", 1: "b", 2: "c"}, 0.0, 0.0)
+    detector.begin((0, 1, 2), until, 0.0, together=False)
+    for rank in range(3):
+        detector.statuses[rank].update(("S", 1.0, 1, "phase"), 1.0)
+    for rank in (0, 1):
+        detector.statuses[rank].update(("S", 1.0, 2, "next"), at)
+        if says == "done":
+            detector.finished(rank, at)
+    return detector
+
+
+def test_a_rank_is_not_absent_while_its_words_lie_unread() -> None:
+    detector = _two_of_three_go_on(19.5, 60.0, "done")
+    assert detector.poll(18.0) is None
+    assert detector.poll(19.6) == "trouble"
+    assert [(suspicion.how, suspicion.rank) for suspicion in detector.suspicions] == [("absent", 2)]
+
+
+@pytest.mark.parametrize("says", ["done", "phase"])
+def test_others_that_go_on_after_a_deadline_make_no_rank_late(says: str) -> None:
+    detector = _two_of_three_go_on(4.5, 4.0, says)
+    assert detector.poll(4.1) == "deadline"
+    assert {suspicion.how for suspicion in detector.suspicions} == {"working"}
+
+
+def test_others_that_go_on_later_are_not_ahead() -> None:
+    detector = _two_of_three_go_on(19.5, 60.0, "phase")
+    hosts = {0: "a", 1: "b", 2: "c"}
+    assert find_ahead(detector.statuses, detector.waiting(), hosts, 19.4) == Ahead(furthest=0)
+    assert find_ahead(detector.statuses, detector.waiting(), hosts, 19.5) == Ahead(furthest=2)
 
 
 @pytest.mark.parametrize("for_s", [20.0, 50.0])

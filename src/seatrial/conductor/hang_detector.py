@@ -44,7 +44,7 @@ class HangDetector:
 
     def _begin(self, asked: Collection[int], until: float, now: float, *, together: bool, cut_short: bool) -> None:
         self.asked = tuple(asked)
-        self.done: set[int] = set()
+        self._done_at: dict[int, float] = {}
         self._waiting = dict.fromkeys(self.asked)
         self.suspicions: list[Suspicion] = []
         self.may_be_stopped = True
@@ -85,11 +85,11 @@ class HangDetector:
         """Return whether the step asks this rank, and it has not finished."""
         return rank in self._waiting
 
-    def finished(self, rank: int) -> None:
+    def finished(self, rank: int, now: float) -> None:
         """Take note that a rank has finished. A rank outside the step, or a repeated report, changes nothing."""
         if rank in self._waiting:
             del self._waiting[rank]
-            self.done.add(rank)
+            self._done_at[rank] = now
 
     def suspect(self, suspicion: Suspicion, now: float) -> None:
         """Note a suspicion. The first is seldom the cause: a peer's "connection reset" arrives before the death.
@@ -122,7 +122,8 @@ class HangDetector:
         if self._grace_until is not None:
             return "trouble" if now >= self._grace_until else None
         waiting, statuses = self.waiting(), {rank: self.statuses[rank] for rank in self.asked}
-        ahead = rank_status.find_ahead(statuses, waiting, self._hosts)
+        had_not_finished = [*waiting, *(rank for rank, done_at in self._done_at.items() if done_at > now)]
+        ahead = rank_status.find_ahead(statuses, had_not_finished, self._hosts, now)
         if self.starting:
             self.suspicions = rank_status.stopped(statuses, waiting, now)
             if not self.suspicions and now >= self._until:

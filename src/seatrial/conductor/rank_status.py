@@ -102,11 +102,17 @@ class Ahead:
     """Each of them has a rank that entered this many phases."""
 
 
-def find_ahead(statuses: Mapping[int, RankStatus], waiting: Collection[int], hosts: Mapping[int, str]) -> Ahead:
-    """Return how far most hosts are. ``hosts``: rank -> its host, as the conductor knows it."""
+def find_ahead(
+    statuses: Mapping[int, RankStatus], waiting: Collection[int], hosts: Mapping[int, str], now: float
+) -> Ahead:
+    """Return how far most hosts were at ``now``, until when all ranks were heard: later on others may be as far.
+
+    ``hosts``: rank -> its host, as the conductor knows it. ``waiting``: ranks that had not finished then.
+    """
     furthest: dict[str, int] = {}
     for rank, status in statuses.items():
-        furthest[hosts[rank]] = max(status.number, furthest.get(hosts[rank], status.number))
+        number = status.number if status.entered_at <= now else 0
+        furthest[hosts[rank]] = max(number, furthest.get(hosts[rank], number))
     done = {hosts[rank] for rank in statuses.keys() - set(waiting)}
     in_order = sorted(furthest.values(), reverse=True)
     return Ahead(done=2 * len(done) > len(in_order), furthest=in_order[len(in_order) // 2] if in_order else 0)

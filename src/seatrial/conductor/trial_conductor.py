@@ -254,7 +254,7 @@ class TrialConductor(BaseConductor):
         self._next_step(now)
 
     def _rank_finished(self, rank: int, now: float) -> None:
-        self._hang_detector.finished(rank)
+        self._hang_detector.finished(rank, now)
         if not self._hang_detector.complete or not self._hang_detector.calm:
             return
         try:
