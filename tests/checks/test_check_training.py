@@ -373,11 +373,10 @@ def test_a_gpu_is_only_warned_of(alone_s: dict[int, float] | None) -> None:
     assert (_only(ruling).severity, _only(ruling).culprit.ranks, ruling.absent) == ("warn", (1,), ())
 
 
-def test_the_typical_rank_comes_first_and_then_the_slowest() -> None:
+def test_typical_ranks_come_first_and_then_the_slowest() -> None:
     asked = suspects(trained(30, compute_s={rank: 0.020 + rank * 1e-3 for rank in range(10)}), SMOKE)
-    assert asked[0] >= 10
-    assert asked[1:-2] == tuple(range(9, -1, -1))
-    assert min(asked[-2:]) >= 10, "further ones to compare with"
+    assert min(asked[:3]) >= 10
+    assert asked[3:] == tuple(range(9, -1, -1))
 
 
 def test_a_straggler_without_a_repeat_is_inconclusive() -> None:

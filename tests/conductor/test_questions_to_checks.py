@@ -28,7 +28,16 @@ def test_the_newest_entries_of_any_size_are_kept() -> None:
     assert asked == [fact for facts in entries[-11:] for fact in facts]
 
 
-def _facts_that_a_check_is_asked_by(sent: list[list[dict[str, Any]]]) -> list[Any]:
+def test_entries_of_another_step_are_not_kept() -> None:
+    """By those of a step that has ended a rank would choose with whom others are compared."""
+    for late in ({"step": 1}, {"step": -1}):
+        assert _facts_that_a_check_is_asked_by([[{"value": 1}], [{"value": 2}]], late=late) == [{"value": 1}]
+
+
+def _facts_that_a_check_is_asked_by(
+    sent: list[list[dict[str, Any]]], *, late: dict[str, Any] | None = None
+) -> list[Any]:
+    """``late``: fields of the last facts that differ."""
     asked: list[Any] = []
 
     def suspects(check: str, events: list[dict[str, Any]]) -> tuple[int, ...]:
@@ -52,6 +61,7 @@ def _facts_that_a_check_is_asked_by(sent: list[list[dict[str, Any]]]) -> list[An
     conductor.join(0, 0.1)
     header = {"run": "r", "src": "rank0.0", "t": 1.0, "gen": 0, "rank": 0, "step": 0}
     facts: list[dict[str, Any]] = [{"kind": "facts", "facts": facts} for facts in sent]
+    facts[-1] |= late or {}
     done: dict[str, Any] = {"kind": "done", "seconds": 0.1, "share": {}}
     begin: dict[str, Any] = {"kind": "rank", "node_rank": 0, "local_rank": 0}
     for number, message in enumerate([begin, *facts, done]):

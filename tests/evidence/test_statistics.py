@@ -254,6 +254,24 @@ def test_no_host_makes_a_slow_minority_a_majority(slow: int, per_host: int, devi
     assert set(range(slow * per_host, 2 * slow * per_host)) <= found or len(values) <= 3
 
 
+def test_of_four_hosts_none_hides_what_three_show() -> None:
+    for values in ([70.0, 70.1, 100], [70.0, 70.1, 100, 84], [70.0, 70.1, 100, 100.2]):
+        by_rank, hosts = on_hosts(*([value] for value in values))
+        ruling = judge_fleet(by_rank, better="high", device_type="cuda", hosts=hosts)
+        assert {0, 1} <= {*ruling.outliers, *ruling.contested, *ruling.apart}
+
+
+def test_a_contest_is_the_same_whatever_the_hosts_are_called() -> None:
+    speeds = [84.0, 86.0, 84.0, 110.0, 70.0]
+    limits = set()
+    for order in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [2, 0, 4, 1, 3]):
+        values = {host: speeds[host] for host in range(5)}
+        hosts = {host: f"host {order[host]}" for host in range(5)}
+        ruling = judge_fleet(values, better="high", device_type="cuda", hosts=hosts)
+        limits.add(tuple(sorted((rank, contest.limit) for rank, contest in ruling.contested.items())))
+    assert len(limits) == 1
+
+
 def test_three_hosts_whose_devices_are_wired_alike_hide_nothing() -> None:
     values, hosts = on_hosts(*[[50.0] * 4 + [25.0] * 4] * 3)
     ruling = judge_fleet(values, better="high", device_type="cuda", hosts=hosts)

@@ -37,8 +37,8 @@ from seatrial.protocol.events import (
 )
 from seatrial.protocol.fields import plain
 
-_MAX_REPEATS = 9
-"""Ranks that one check may have measured again."""
+_MAX_REPEATS = 11
+"""Ranks that one check may have measured again: three to compare with, and those of a host."""
 _MOST_LATE = 8
 """Late nodes that are named."""
 _MOST_VALUES = 100_000
@@ -88,6 +88,8 @@ class TrialConductor(BaseConductor):
         """Source -> the events with its newest measurements and facts of the current check, and the values in each."""
         self._num_values: Counter[str] = Counter()
         """Source -> the values in all of them."""
+        self._ended = set[str]()
+        """The sources that have ended the current step: one that spoke again could choose whom the check asks next."""
         self._ends_with_agents = False
         """A node vanished in a step of agents, which goes no further."""
         self._interface = ""
@@ -161,6 +163,7 @@ class TrialConductor(BaseConductor):
             self._num_values.clear()
             self._shared = self._shared if step.scope != "agents" else {}
         self._number += 1
+        self._ended = set()
         self._started_at = now
         if step.scope == "agents":
             self._ask_agents(step, now)
@@ -294,7 +297,7 @@ class TrialConductor(BaseConductor):
         match received["kind"]:
             case "rank" if self.state is State.START:
                 self._receive_rank(received, now)
-            case "measurements" | "facts":
+            case "measurements" | "facts" if received["step"] == self._number and received["src"] not in self._ended:
                 self._keep_entries(cast("dict[str, Any]", received))
             case "node_done" if self.state is State.AGENTS and received["step"] == self._number:
                 self._receive_node_done(node, received, now)
@@ -332,6 +335,7 @@ class TrialConductor(BaseConductor):
             self._num_values[src] -= kept.popleft()[1]
 
     def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
+        self._ended.add(event["src"])
         share = event["share"]
         # The others get it within a command, which must not be nested deeper than any.
         if not (isinstance(share, list) and plain(share, _DEEPEST_SHARE) and len(json.dumps(share)) <= _MAX_NODE_BYTES):
@@ -343,6 +347,7 @@ class TrialConductor(BaseConductor):
             self._agents_finished("done", now)
 
     def _receive_done(self, event: DoneEvent, now: float) -> None:
+        self._ended.add(event["src"])
         rank, share = self._rank_of(event["rank"]), event["share"]
         if share and self._hang_detector.is_awaited(rank):
             # Only where the first rank works alone: in all other steps a rank could write what another one should.

@@ -129,6 +129,7 @@ def compare_rates(
             limits=limits,
             fleet=fleet,
             references=reference_ranks(values, fleet, hosts),
+            undoubted=reference_ranks(values, fleet, hosts, without=fleet.contested),
             effect=fleet_effect(device_type, copies=copies),
             ceiling=ceiling,
             impossible=tuple(impossible) if fleet is fleets[0] else (),

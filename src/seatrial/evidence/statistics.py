@@ -63,6 +63,7 @@ class FleetRuling:
     """By rank: it would be an outlier without the word of one other host."""
     are_alike: bool
     """Alone the ranks become faster alike: they share no cores, or as many of them do on each host."""
+    num_hosts: int
     apart: Mapping[int, float] = field(default_factory=dict)
     """Rank -> the limit that it missed: beyond the ratio, but so are many, or only one other host, which may lie, says
     so."""
@@ -110,6 +111,8 @@ class FleetRates:
     fleet: FleetRuling
     references: tuple[int, ...]
     """The ranks with which an outlier may be compared when alone (``reference_ranks``), the most typical first."""
+    undoubted: tuple[int, ...]
+    """The same for a rank that would be slow if others were believed: without those that would be slow, too."""
     effect: float
     """The share of a speed below which two speeds count as equal."""
     ceiling: Limit | None = None
@@ -149,8 +152,9 @@ class FleetRates:
     def suspects(self) -> tuple[int, ...]:
         """Return all these ranks, and where the fleet set their limit, the references; ascending."""
         slow, doubted = {*self.slow()}, self.doubted()
-        references = self.references[:NUM_REFERENCES] if doubted or slow & {*self.fleet.outliers} else ()
-        return tuple(sorted(slow | {*doubted, *references}))
+        references = {*self.references[:NUM_REFERENCES]} if slow & {*self.fleet.outliers} else set[int]()
+        references |= {*self.undoubted[:NUM_REFERENCES]} if doubted else set()
+        return tuple(sorted(slow | {*doubted} | references))
 
     def is_fast_alone(self, rank: int, limit: float, starved: Mapping[int, float]) -> bool:
         """Return whether a rank that missed a limit of the fleet reaches it alone, moved as the references did.
@@ -158,18 +162,18 @@ class FleetRates:
         What ranks share, such as a memory bus or a file server, makes each of them faster alone, a slow one too.
         ``starved``: as for ``outcome``.
         """
-        drifts = self._drifts(rank, starved)
+        drifts = self._drifts(self.undoubted, starved)
         return rank in self.again and drifts is not None and self.again[rank].value >= limit * drifts[1]
 
-    def _drifts(self, rank: int, starved: Mapping[int, float]) -> tuple[float, float] | None:
-        compared = [other for other in self.references if other in self.again and other != rank]
+    def _drifts(self, references: Sequence[int], starved: Mapping[int, float]) -> tuple[float, float] | None:
+        compared = [rank for rank in references if rank in self.again]
         return believable_drifts(
-            {other: self.first[other].value for other in compared},
-            {other: self.again[other].value for other in compared},
+            {rank: self.first[rank].value for rank in compared},
+            {rank: self.again[rank].value for rank in compared},
             starved=starved,
             typical=self.fleet.reference,
             effect=self.effect,
-            are_alike=self.fleet.are_alike,
+            fleet=self.fleet,
         )
 
     def outcome(
@@ -205,7 +209,7 @@ class FleetRates:
                 lack = ", without the CPU time it could use" if other in starved else ""
                 before = f"{_rate(self.first[other])} with all ranks"
                 lines.append(f"for comparison, {named(other)}: {before}, {_rate(self.again[other])} alone{lack}")
-            drifts = self._drifts(rank, starved)
+            drifts = self._drifts(self.references, starved)
             if drifts is not None:
                 loose, strict = (self._tightest(drift) for drift in drifts)
             elif own is None or again.value >= own.value:
@@ -324,6 +328,7 @@ def judge_fleet(
         is_wide=is_wide,
         contested=contested,
         are_alike=are_alike,
+        num_hosts=len(set((hosts or {}).values())) or 1,
         apart=dict.fromkeys(sorted(apart), farthest),
     )
 
@@ -347,13 +352,18 @@ def _contested(
         rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
         spread = _spread(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind)
         limit = tighter(spread.limit, spread.farthest)
+        if len(rest) <= FEW:
+            best = tighter(rest.values())
+            limit = tighter(limit, best / _RATIO[kind] if high else best * _RATIO[kind])
         if len(by_host) == VOTING_HOSTS:
             # Each of the two others may be right.
             typical = tighter(median(mine) for other, mine in by_host.items() if other != name)
             limit = tighter(limit, typical / _RATIO[kind] if high else typical * _RATIO[kind])
         for rank, value in values.items():
             if hosts[rank] != name and rank not in slow and (value < limit if high else value > limit):
-                found.setdefault(rank, Contest(host=name, limit=limit))
+                tightest = tighter(limit, found[rank].limit) if rank in found else limit
+                if rank not in found or tightest != found[rank].limit:
+                    found[rank] = Contest(host=name, limit=limit)
     return found
 
 
@@ -411,7 +421,11 @@ def fleet_effect(device_type: str, *, copies: bool = False) -> float:
 
 
 def reference_ranks(
-    values: Mapping[int, float], fleet: FleetRuling, hosts: Mapping[int, str] | None = None
+    values: Mapping[int, float],
+    fleet: FleetRuling,
+    hosts: Mapping[int, str] | None = None,
+    *,
+    without: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Return the ranks with which an outlier may be compared when alone, the most typical first.
 
@@ -422,9 +436,12 @@ def reference_ranks(
         values: rate or time by rank.
         fleet: what ``judge_fleet`` says of them.
         hosts: by rank, the name of its host; without it each rank counts as one host.
+        without: ranks that are not among them.
     """
-    doubted = {*fleet.outliers, *fleet.apart}
-    typical = sorted(set(fleet.peers) - doubted, key=lambda rank: (abs(values[rank] - fleet.reference), rank))
+    typical = sorted(
+        set(fleet.peers) - {*fleet.outliers, *fleet.apart, *without},
+        key=lambda rank: (abs(values[rank] - fleet.reference), rank),
+    )
     if hosts is None or len({hosts[rank] for rank in fleet.peers}) < 2:
         return tuple(typical)
     first_of_host = {hosts[rank]: rank for rank in reversed(typical)}
@@ -438,40 +455,45 @@ def believable_drifts(
     starved: Mapping[int, float],
     typical: float,
     effect: float,
-    are_alike: bool = True,
+    fleet: FleetRuling,
 ) -> tuple[float, float] | None:
-    """Return how much faster ranks are alone than in the group: at least, at most; None without a rank in both.
+    """Return how much faster ranks are alone than in the group: at least, at most; None where too few ranks say it.
 
     A rank that is slow by the smaller value is slow, and one that is fast by the larger one is fast. Alone a rank has
     the machine to itself, so the larger value is at least 1: a rank that is slower alone was disturbed, or lies. The
     median of ``NUM_REFERENCES`` ranks decides both, and may be ``effect`` below 1, as machines get hotter; of fewer
     ranks none is believed against another, and where all of them are slower alone nobody is fast by them (infinite).
     Where all lacked CPU time nobody is slow by them (0), and they count as what they would have been with it, as they
-    do beside a single one that did not.
+    do beside a single one that did not. Of ``VOTING_HOSTS`` hosts or more no single rank decides: it may be the one
+    that lies.
 
     Args:
         first: rate by rank in the group, the most typical rank first.
         again: rate by rank, alone.
         starved: by rank, the share of CPU time of those that lacked it alone.
-        typical: the rate that the limit in the group came from.
+        typical: the rate that the limit in the group came from. Nobody is slow by a rank that was slower than that.
         effect: ``fleet_effect``.
-        are_alike: as in ``FleetRuling``. Where they are not, nobody is fast by others.
+        fleet: the ruling whose ranks these are.
     """
-    compared = {rank: again[rank] / max(rate, typical) for rank, rate in first.items() if rank in again}
-    if not compared:
+    ranks = [rank for rank in first if rank in again]
+    if not ranks or (fleet.num_hosts >= VOTING_HOSTS and len(ranks) < 2):
         return None
-    drifts = sorted([drift for rank, drift in compared.items() if rank not in starved][:NUM_REFERENCES])
+    believed = [rank for rank in ranks if rank not in starved][:NUM_REFERENCES]
+    lows = sorted(again[rank] / max(first[rank], typical) for rank in believed)
+    highs = sorted(again[rank] / first[rank] for rank in believed)
     whole = [
-        drift / starved[rank] if starved[rank] > 0 else math.inf for rank, drift in compared.items() if rank in starved
+        again[rank] / first[rank] / starved[rank] if starved[rank] > 0 else math.inf
+        for rank in ranks
+        if rank in starved
     ]
     low, high = 0.0, max([1.0, *whole])
-    if len(drifts) >= NUM_REFERENCES:
-        low, high = median(drifts), max(median(drifts), 1 - effect)
-    elif drifts:
-        low, high = drifts[0], max(drifts[-1], 1.0) if drifts[-1] >= 1 - effect else math.inf
-        if len(drifts) == 1 and whole:
-            low, high = min(compared.values()), max(high, *whole)
-    return low, high if are_alike else math.inf
+    if len(believed) >= NUM_REFERENCES:
+        low, high = median(lows), max(median(highs), 1 - effect)
+    elif believed:
+        low, high = lows[0], max(highs[-1], 1.0) if highs[-1] >= 1 - effect else math.inf
+        if len(believed) == 1 and whole:
+            low, high = min([*lows, *(again[rank] / max(first[rank], typical) for rank in ranks)]), max(high, *whole)
+    return low, high if fleet.are_alike else math.inf
 
 
 def median(values: Sequence[float]) -> float:

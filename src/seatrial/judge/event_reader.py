@@ -246,6 +246,11 @@ class Reader:
         if not isinstance(entry, dict):
             raise DamageError("not a record")
         step = self._step_asked_for(event, field, number)
+        key = (fields.generation(event), fields.whole(event, "step"))
+        ended = self.done[key] if field == "ranks" else self.nodes_done[key] | self._nodes_failed[key]
+        if number in ended:
+            # By then others may have measured again, and it would choose with whom these are compared.
+            raise DamageError("of a step that its source had ended")
         if step is not None and (
             entry.get("check") != step["check"] or entry.get("stage", "measure") != step.get("stage", "measure")
         ):

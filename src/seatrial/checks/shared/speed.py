@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.checks.check import Rule
@@ -85,15 +85,13 @@ def ceiling_rule(measurement: str, text: str) -> Rule:
 def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
     """Return the ranks that missed a limit, and with them typical ranks of their group to compare with.
 
-    One typical rank of each group comes first and then the slowest: only a limited number of ranks measures again, and
-    no repeat can be judged without a typical rank. Further typical ranks follow: they are needed where one of them is
-    disturbed, or lies. Ranks that would be slow if others were believed come last, with typical ranks of their group
-    before them, since they are not named.
+    Typical ranks of each group come first and then the slowest: only a limited number of ranks measures again, and no
+    repeat can be judged without typical ranks, of which one may be disturbed, or lie. Ranks that would be slow if
+    others were believed come last, with typical ranks of their group before them, since they are not named.
     """
-    first: dict[int, None] = {}
     slow: dict[int, float] = {}
     doubted: dict[int, float] = {}
-    compared, aside = list[FleetRates](), list[FleetRates]()
+    compared, aside = dict[int, None](), dict[int, None]()
     for rates in groups:
         missed = rates.slow()
         for rank in missed:
@@ -104,27 +102,22 @@ def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
         for rank, limit in rates.doubted().items():
             share = rates.first[rank].value / limit
             doubted[rank] = min(share, doubted.get(rank, share))
-        if {*missed} & {*rates.fleet.outliers} and rates.reference is not None:
-            compared.append(rates)
-            first[rates.reference] = None
-        elif rates.doubted():
-            aside.append(rates)
-    asked = dict.fromkeys((*first, *_by_share(slow)))
-    _add_references(asked, compared)
-    _add_references(asked, aside)
-    return (*asked, *(rank for rank in _by_share(doubted) if rank not in asked))
+        if {*missed} & {*rates.fleet.outliers}:
+            _add_references(compared, rates.references)
+        if rates.doubted():
+            _add_references(aside, rates.undoubted)
+    return tuple(dict.fromkeys((*compared, *_by_share(slow), *aside, *_by_share(doubted))))
 
 
 def _by_share(reached: Mapping[int, float]) -> list[int]:
     return sorted(reached, key=lambda rank: (reached[rank], rank))
 
 
-def _add_references(asked: dict[int, None], groups: Iterable[FleetRates]) -> None:
-    """Add typical ranks of each group until it has enough. Ranks that measure again anyway serve all groups."""
-    for rates in groups:
-        again = [rank for rank in rates.references if rank in asked]
-        others = [rank for rank in rates.references if rank not in asked]
-        asked.update(dict.fromkeys(others[: max(0, NUM_REFERENCES - len(again))]))
+def _add_references(asked: dict[int, None], references: Sequence[int]) -> None:
+    """Add typical ranks of a group until it has enough. Ranks that measure again anyway serve all groups."""
+    again = [rank for rank in references if rank in asked]
+    others = [rank for rank in references if rank not in asked]
+    asked.update(dict.fromkeys(others[: max(0, NUM_REFERENCES - len(again))]))
 
 
 def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, float]) -> Iterator[Ruling]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -39,6 +39,8 @@ class ComputeFleet:
     """The ruling about them, which may judge some of the ranks only."""
     references: tuple[int, ...]
     """The ranks with which an outlier may be compared when alone, the most typical first."""
+    undoubted: tuple[int, ...]
+    """The same for a rank that would be slow if others were believed: without those that would be slow, too."""
     effect: float
     """The share of a speed below which two speeds count as equal."""
 
@@ -59,30 +61,30 @@ class ComputeFleet:
 
     def is_fast_alone(self, rank: int, limit_s: float, starved: Mapping[int, float]) -> bool:
         """Return whether a rank that missed this limit in the group reaches it alone, moved as the references did."""
-        drifts = self._drifts(rank, starved)
+        drifts = self._drifts(self.undoubted, starved)
         return rank in self.again and drifts is not None and self.again[rank].value <= limit_s / drifts[1]
 
-    def limits_alone(self, rank: int, starved: Mapping[int, float]) -> tuple[Limit, Limit] | None:
+    def limits_alone(self, starved: Mapping[int, float]) -> tuple[Limit, Limit] | None:
         """Return the times above which a rank is slow alone, and below which it is fast alone.
 
         Alone on a quiet machine every rank is faster: the limit moves as the references did. None where none of them
         measured again. ``starved``: by rank, the share of CPU time of those that lacked it.
         """
-        drifts = self._drifts(rank, starved)
+        drifts = self._drifts(self.references, starved)
         if drifts is None:
             return None
         low, high = drifts
         loose_s = self.limit.value / low if low > 0 else math.inf
         return replace(self.limit, value=loose_s), replace(self.limit, value=self.limit.value / high)
 
-    def _drifts(self, rank: int, starved: Mapping[int, float]) -> tuple[float, float] | None:
+    def _drifts(self, references: Sequence[int], starved: Mapping[int, float]) -> tuple[float, float] | None:
         return believable_drifts(
-            {other: 1 / self.first[other].value for other in self.references if other != rank},
-            {other: 1 / measurement.value for other, measurement in self.again.items() if measurement.value > 0},
+            {rank: 1 / self.first[rank].value for rank in references},
+            {rank: 1 / measurement.value for rank, measurement in self.again.items() if measurement.value > 0},
             starved=starved,
             typical=1 / self.ruling.reference,
             effect=self.effect,
-            are_alike=self.ruling.are_alike,
+            fleet=self.ruling,
         )
 
     def comparison(self, named: Callable[[int], str]) -> Iterator[str]:
@@ -113,16 +115,17 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
                     again=again,
                     ruling=ruling,
                     references=reference_ranks(values, ruling, hosts),
+                    undoubted=reference_ranks(values, ruling, hosts, without=ruling.contested),
                     effect=fleet_effect(device_type),
                 )
 
 
 def slow_suspects(evidence: Evidence) -> list[int]:
-    """Return the stragglers, the slowest first, after one typical rank of each of their device models.
+    """Return the stragglers, the slowest first, after typical ranks of each of their device models.
 
     The typical ranks come first because only a limited number of ranks measures again, and no repeat can be judged
-    without one. Further typical ranks follow, and then the ranks that would be slow if others were believed, with
-    typical ranks before them: they are not named. On a GPU these are not asked, since slow ranks only warn.
+    without them. Ranks that would be slow if others were believed come last, with typical ranks before them: they are
+    not named. On a GPU these are not asked, since slow ranks only warn.
     """
     fleets = [*compute_fleets(evidence)]
     compared = [fleet for fleet in fleets if fleet.ruling.outliers]
@@ -134,9 +137,9 @@ def slow_suspects(evidence: Evidence) -> list[int]:
         (-fleet.first[rank].value / limit_s, rank) for fleet in aside for rank, limit_s in fleet.doubted().items()
     ]
     return [
-        *(fleet.reference for fleet in compared),
+        *(rank for fleet in compared for rank in fleet.references[:NUM_REFERENCES]),
         *(rank for _, rank in sorted(slow)),
-        *(rank for fleet in (*compared, *aside) for rank in fleet.references[:NUM_REFERENCES]),
+        *(rank for fleet in aside for rank in fleet.undoubted[:NUM_REFERENCES]),
         *(rank for _, rank in sorted(doubted)),
     ]
 
@@ -169,6 +172,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
     starved = {rank: reading.value for rank, reading in shares.items() if not CPU_SHARE.passes(reading.value)}
     doubted = Ruling() if is_gpu else _judge_doubted(fleet, starved)
     findings, absent, unjudged = [], [*doubted.absent], [*doubted.unjudged]
+    limits_alone = fleet.limits_alone(starved)
     comparison = tuple(fleet.comparison(short_names(evidence.ranks)))
     judged = [
         Judged(measurement=fleet.first[rank], limit=fleet.limit, passed=True)
@@ -186,7 +190,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
                 absent.append(f"compute_s of rank {rank} measured again, alone; it was slow with all ranks")
             continue
         alone_s = fleet.again[rank].value
-        loose, strict = fleet.limits_alone(rank, starved) or (None, None)
+        loose, strict = limits_alone or (None, None)
         is_slow, is_fast = loose is not None and alone_s > loose.value, strict is not None and alone_s <= strict.value
         if not is_slow and not is_fast and rank not in starved:
             lines = [*comparison, f"alone: {alone_s * 1e3:.3g} ms"]
