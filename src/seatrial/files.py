@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from seatrial.start import mounted_by, status_and_mounter, user_outside
+from seatrial.start import ForeignError, mounted_by, status_of, user_outside
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_EXISTING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_EXISTING = os.O_NONBLOCK | os.O_CLOEXEC
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
 _MOST_NAME_BYTES = 100
@@ -157,18 +157,10 @@ def read_trusted(path: str | os.PathLike[str], most_bytes: int, *, private: bool
         private: only we may own it, and nobody else may read it.
     """
     name = os.path.basename(os.fspath(path))
-    try:
-        fd = os.open(path, os.O_RDONLY | _EXISTING)
-    except OSError as error:
-        if error.errno == errno.ELOOP and stat.S_ISLNK(os.lstat(path).st_mode):
-            raise _refusal(name, "a symbolic link and no regular file") from None
-        raise
-    try:
+    with _looked_at(path) as fd:
         _require_trusted(fd, name, private)
-        with os.fdopen(os.dup(fd), "rb") as file:
+        with os.fdopen(_opened(fd, os.O_RDONLY), "rb") as file:
             content = file.read(most_bytes + 1)
-    finally:
-        os.close(fd)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"{ascii(name)[1:-1]} has more than {most_bytes:,} bytes")
     return content
@@ -178,7 +170,7 @@ def require_ours(path: str | os.PathLike[str]) -> None:
     """Raise OSError where the path exists and is no regular file of ours with one name: for a file that a library opens
     by its path, which may be exchanged before it does."""
     with contextlib.suppress(FileNotFoundError), _folder(path, False) as (folder, name):
-        _require_ours(os.stat(name, dir_fd=folder, follow_symlinks=False), name, folder, False)
+        _require_ours(name, folder)
 
 
 def write_atomically(
@@ -203,7 +195,7 @@ def write_atomically(
     with _folder(path, run_folder) as (folder, name):
         if only_ours:
             with contextlib.suppress(FileNotFoundError):
-                _require_ours(os.stat(name, dir_fd=folder, follow_symlinks=False), name, folder, False)
+                _require_ours(name, folder)
         with _temporary(folder, name, content, mode) as temporary:
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -233,15 +225,21 @@ def make_private(folder: str | os.PathLike[str]) -> None:
     """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    status, mounter = status_and_mounter(folder)
+    require_private(folder)
+
+
+def require_private(folder: str | os.PathLike[str]) -> None:
+    """Raise NotPrivateError for a folder that another user could use."""
+    try:
+        status = status_of(folder)
+    except ForeignError as error:
+        raise NotPrivateError(errno.EPERM, f"{error.strerror}; set TMPDIR") from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise NotPrivateError(
             errno.EPERM,
             f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
             f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
         )
-    if mounter:
-        raise NotPrivateError(errno.EPERM, f"{os.fspath(folder)} {_shown_by(mounter)}; set TMPDIR")
 
 
 def own_folder_name() -> str:
@@ -296,19 +294,38 @@ def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = 
 
 def _open_existing(folder: int, name: str, access: int, *, foreign: bool) -> int:
     """Open a file in a folder if it is ours. ``foreign``: any regular file will do."""
-    _require_ours(os.stat(name, dir_fd=folder, follow_symlinks=False), name, folder, foreign)
-    fd = os.open(name, access | _EXISTING, dir_fd=folder)
-    try:
-        # Another file may have this name by now.
-        _require_ours(os.fstat(fd), name, folder, foreign)
-        os.set_blocking(fd, True)
-    except BaseException:
-        os.close(fd)
-        raise
+    with _looked_at(name, folder) as looked_at:
+        _require_kind_and_owner(looked_at, name, folder, foreign)
+        fd = _opened(looked_at, access)
+    os.set_blocking(fd, True)
     return fd
 
 
-def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool) -> None:
+@contextlib.contextmanager
+def _looked_at(path: str | os.PathLike[str], folder: int | None = None) -> Iterator[int]:
+    """Open what is at a path, a link, too, without asking its file system, which another user may have mounted."""
+    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _opened(looked_at: int, access: int) -> int:
+    """Open the same file: another one may have its name by now."""
+    return os.open(f"/proc/self/fd/{looked_at}", access | _EXISTING)
+
+
+def _require_ours(name: str, folder: int) -> None:
+    with _looked_at(name, folder) as fd:
+        _require_kind_and_owner(fd, name, folder, False)
+
+
+def _require_kind_and_owner(fd: int, name: str, folder: int, foreign: bool) -> None:
+    # A folder on the file system of another user is the choice of this one.
+    if (user := mounted_by(fd)) not in (0, mounted_by(folder)):
+        raise ForeignError(ascii(name)[1:-1], user)
+    status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(name, f"{kind_of(status)} and no regular file")
     if foreign:
@@ -319,16 +336,12 @@ def _require_ours(status: os.stat_result, name: str, folder: int, foreign: bool)
         raise _refusal(name, f"a file of user {status.st_uid}")
 
 
-def _shown_by(user: int) -> str:
-    return f"is on a file system of user {user}, who decides what it shows"
-
-
 def _require_trusted(fd: int, name: str, private: bool) -> None:
+    if user := mounted_by(fd):
+        raise ForeignError(ascii(name)[1:-1], user)
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(name, f"{kind_of(status)} and no regular file")
-    if by := mounted_by(fd):
-        raise OSError(errno.EPERM, f"{ascii(name)[1:-1]} {_shown_by(by)}; move it")
     if status.st_uid != os.geteuid() and (private or status.st_uid != 0):
         raise _refusal(name, f"a file of user {status.st_uid}, not of user {os.geteuid()}")
     if status.st_mode & (0o077 if private else 0o022):

@@ -18,15 +18,18 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 _NAME = "seatrial.pyz"
 _OLDEST_PYTHON = (3, 10)
 _TEMPORARY = ("/tmp", "/var/tmp")
 _MOST_BYTES = 64 << 20
 """A hundred times the size of the bundle."""
+_MAX_LINKS = 40
+"""The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
 _NOBODY = 65534
 """The user as which the kernel shows the users that a user namespace does not have (user_namespaces(7))."""
+_LOOK = os.O_PATH | os.O_CLOEXEC
 _SEARCHED = {
     **dict.fromkeys(("COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH"), ":"),
     "PATH": ":",
@@ -40,6 +43,14 @@ _SEARCHED = {
 }
 """Variable that says where programs, libraries or modules are -> what separates its entries, as a pattern."""
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?:/|\Z)")
+
+
+class ForeignError(PermissionError):
+    """Another user has mounted the file system that holds a file, and could let each question about it wait."""
+
+    def __init__(self, name: str, user: int) -> None:
+        """``name``: of the file. ``user``: who has mounted it."""
+        super().__init__(errno.EPERM, f"{name} is on a file system of user {user}, who decides what it shows")
 
 
 def main(words: "list[str]") -> int:
@@ -147,10 +158,10 @@ def _open_private(path: str, flags: int) -> int:
 def _new_folder() -> str:
     refused = []
     for parent in filter(None, (os.environ.get("TMPDIR"), *_TEMPORARY)):
-        # Once: who can exchange a link on the way must not have one folder checked, and another one used.
-        folder = os.path.realpath(parent)
-        name = os.path.join(folder, "seatrial-" + os.urandom(8).hex())
         try:
+            # Once: who can exchange a link on the way must not have one folder checked, and another one used.
+            folder = _without_links(parent)
+            name = os.path.join(folder, "seatrial-" + os.urandom(8).hex())
             if os.pathsep in name:
                 # The bundle puts its path into PYTHONPATH, where this character separates paths.
                 refused.append(f"{parent} contains {os.pathsep!r}")
@@ -190,40 +201,102 @@ def refusal_of_number() -> str:
     )
 
 
-def status_and_mounter(path: "str | os.PathLike[str]") -> "tuple[os.stat_result, int]":
-    """Return the status of what is at a path, a link, too, and the user that ``mounted_by`` returns for it."""
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+def way_to(path: str) -> "Iterator[tuple[str, int, int, bool]]":
+    """Yield what the kernel visits on the way to an absolute path, from the root down, each link among it: the name, a
+    descriptor (O_PATH) that is open until the next one, what ``mounted_by`` returns for it, and whether it is the last.
+
+    Nothing has asked the server of that file system yet. Who goes on does so: for the next name, or where a link leads.
+    Raises OSError with the name that cannot be reached.
+    """
+    names = _names_of(path)
+    place = "/"
+    folder = os.open(place, _LOOK)
+    links = 0
     try:
-        return os.fstat(fd), mounted_by(fd)
+        yield place, folder, mounted_by(folder), not names
+        while names:
+            name = names.pop()
+            entry = os.path.dirname(place) if name == ".." else os.path.join(place, name)
+            fd = _look(name, folder, entry)
+            try:
+                yield entry, fd, mounted_by(fd), not names
+                if not stat.S_ISLNK(os.fstat(fd).st_mode):
+                    place = entry
+                    os.dup2(fd, folder, inheritable=False)
+                    continue
+                links += 1
+                if links > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                target = os.readlink("", dir_fd=fd)
+                names += _names_of(target)
+            finally:
+                os.close(fd)
+            if os.path.isabs(target):
+                place = "/"
+                os.close(folder)
+                folder = os.open(place, _LOOK)
+    finally:
+        os.close(folder)
+
+
+def _names_of(path: str) -> "list[str]":
+    """Return the names in a path, the first one last."""
+    return [name for name in path.split("/")[::-1] if name not in ("", ".")]
+
+
+def _look(name: str, folder: int, entry: str) -> int:
+    try:
+        try:
+            # For a folder alone automount mounts what belongs there, such as the home folder of a user.
+            return os.open(name, _LOOK | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=folder)
+        except NotADirectoryError:
+            return os.open(name, _LOOK | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, entry) from None
+
+
+def status_of(path: "str | os.PathLike[str]") -> os.stat_result:
+    """Return the status of what is at a path, a link, too. Raises ForeignError before anything could wait for it; what
+    holds it counts as ours."""
+    fd = os.open(path, _LOOK | os.O_NOFOLLOW)
+    try:
+        user = mounted_by(fd)
+        if user:
+            raise ForeignError(os.fspath(path), user)
+        return os.fstat(fd)
     finally:
         os.close(fd)
 
 
 def mounted_by(fd: int) -> int:
     """Return the other user who mounted the file system of an open file by FUSE, and so decides which owners, modes and
-    contents it shows to others; 0 for one of root or of this user, and for all other file systems, which root mounts.
+    contents it shows to others, and when; 0 for one of root or of this user, and for all others, which root mounts.
 
-    The kernel shows the number that the user has where it was mounted, in a container, too. There it may be the one
-    that this user has inside. Raises OSError where that user has unmounted it since.
+    It asks the kernel alone: that user's server may answer nothing, and nobody can end a process that waits for it.
+    Raises OSError where the file system was unmounted meanwhile.
     """
-    device = os.fstat(fd).st_dev
-    shown = f"{os.major(device)}:{os.minor(device)}"
+    mount = _mount_of(fd)
     lines = []
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         lines = [line.decode(errors="replace").split() for line in mounts]
     for words in lines:
         # The last word is the kernel's; the source before it may be any words of that user.
-        user = re.search(r"(?:^|,)user_id=(\d+)", words[-1])
-        if words[2] == shown and user:
-            ours = user_outside()
-            # Without this option only who has mounted it can have got the status. (Root of the machine may, too.)
-            is_ours = ours != os.geteuid() and "allow_other" not in words[-1].split(",")
-            return 0 if is_ours or int(user.group(1)) == ours else int(user.group(1))
+        found = re.search(r"(?:^|,)user_id=(\d+)", words[-1])
+        if words[0] == mount and found:
+            user = int(found.group(1))
+            if _has_own_numbers():
+                # It is the number in the namespace in which it was mounted (fuse_show_options), which may be this one
+                # or any above: only root is the same in all of them, as far as we trust it. Where others are not
+                # allowed, the kernel itself refuses all but that user, and asks no server (fuse_allow_current_process).
+                is_ours = user == 0 or "allow_other" not in words[-1].split(",")
+            else:
+                is_ours = user == os.geteuid()
+            return 0 if is_ours else user
     # An unmounted file system stays usable where it is open, without a line. After chroot that of "/" has none, either.
-    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    root = os.open("/", _LOOK)
     known = {"", _mount_of(root), *(words[0] for words in lines)}
     os.close(root)
-    if _mount_of(fd) not in known:
+    if mount not in known:
         path = os.readlink(f"/proc/self/fd/{fd}")
         raise OSError(errno.ESTALE, "its file system was unmounted meanwhile", path)
     return 0
@@ -267,30 +340,35 @@ def _is_below_open(path: str) -> bool:
     return False
 
 
+def _without_links(path: str) -> str:
+    """Return the path without links in it. Raises ForeignError before anything could wait for another user."""
+    name = "/"
+    for name, _, user, _ in way_to(os.path.join(os.getcwd(), path)):
+        if user:
+            raise ForeignError(name, user)
+    return name
+
+
 def _possible_exchange(folder: str) -> str:
     """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
-    while True:
-        status, mounter = status_and_mounter(folder)
-        if mounter:
-            return f"{folder} is on a file system of user {mounter}"
-        if status.st_uid not in trusted_users(folder):
-            return f"{folder} belongs to user {status.st_uid}"
+    for name, fd, user, _ in way_to(folder):
+        if user:
+            raise ForeignError(name, user)
+        status = os.fstat(fd)
+        if status.st_uid not in trusted_users(name):
+            return f"{name} belongs to user {status.st_uid}"
         if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
-            return f"other users can write to {folder}"
-        if folder == os.path.dirname(folder):
-            return ""
-        folder = os.path.dirname(folder)
+            return f"other users can write to {name}"
+    return ""
 
 
 def _private_folder(folder: str) -> str:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        status, mounter = status_and_mounter(folder)
+        status = status_of(folder)
     except OSError as error:
-        raise _refusal(f"cannot be kept in {folder} ({error.strerror})") from None
-    if mounter:
-        raise _refusal(f"cannot be kept in {folder}: it is on a file system of user {mounter}; name another one")
+        raise _refusal(f"cannot be kept in {folder} ({error.strerror}); name another one") from None
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         mode = stat.filemode(status.st_mode)
         raise _refusal(

@@ -21,7 +21,7 @@ from seatrial.util.ports import free_port
 
 _PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1, "nnodes": 2}
 _PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000, "args": [], "spawns": 0, "cwd": "/no/such"}
-_PROGRAM |= {"max_restarts": 0, "script": "", "owners": [], "open": False}
+_PROGRAM |= {"max_restarts": 0, "script": "", "owners": [], "mounters": [], "open": False}
 
 
 @pytest.fixture

@@ -184,6 +184,7 @@ _PROGRAM = {
         "cwd": "",
         "script": "",
         "owners": [],
+        "mounters": [],
         "open": False,
         "watched": True,
         "shown": [0],

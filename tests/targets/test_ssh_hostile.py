@@ -151,7 +151,7 @@ def test_a_folder_of_a_neighbor_is_not_entered(
     folder.mkdir()
     folder.chmod(mode)
     users = {os.geteuid()} if trusted else {os.geteuid() + 1}
-    header = {"path": str(folder), "owners": [], "open": False, **there}
+    header = {"path": str(folder), "owners": [], "mounters": [], "open": False, **there}
     bootstrap._enter(header, lambda path, owners: users | {*owners}, lambda fd: 0)
     assert Path.cwd() == (folder if enters else Path.home())
 
@@ -176,7 +176,7 @@ def test_the_folder_that_is_judged_is_the_one_that_is_entered(tmp_path: Path, mo
         return set()
 
     monkeypatch.setattr(os, "open", open_before_the_exchange)
-    bootstrap._enter({"path": str(link / "job"), "owners": [], "open": False}, nobody, lambda fd: 0)
+    bootstrap._enter({"path": str(link / "job"), "owners": [], "mounters": [], "open": False}, nobody, lambda fd: 0)
     monkeypatch.undo()
     assert judged == [str(tmp_path / "theirs" / "job")]
 
@@ -203,7 +203,7 @@ def test_a_folder_that_is_not_on_a_host_is_not_entered(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     for name in ("file", "nothing"):
-        folder = {"path": str(tmp_path / name), "owners": [], "open": False}
+        folder = {"path": str(tmp_path / name), "owners": [], "mounters": [], "open": False}
         bootstrap._enter(folder, trusted_users, mounted_by)
         assert Path.cwd() == tmp_path
 
@@ -213,7 +213,7 @@ def test_a_file_system_of_a_neighbor_is_not_entered(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(Path.home())
     folder = tmp_path / "job"
     folder.mkdir()
-    header = {"path": str(folder), "owners": [], "open": False}
+    header = {"path": str(folder), "owners": [], "mounters": [], "open": False}
     with mounted(folder, shown_owner=os.geteuid(), name="train.py"):
         bootstrap._enter(header, trusted_users, mounted_by)
         assert Path.cwd() == Path.home()

@@ -78,10 +78,12 @@ def refuse_full_host(counted: str, place: Mapping[str, str], hosts: str) -> None
 def enter(place: str) -> None:
     """Enter the folder in which the user typed, else the home folder, unless another user could have put files there.
 
-    ``place``: its path, the other users who own it on the controller's machine, and whether all can write there.
+    ``place``: its path, the other users who own it or have mounted it on the controller's machine, and whether all can
+    write there.
     """
     typed = json.loads(place)
-    trust = FolderTrust(owners=tuple(typed["owners"]), is_open=typed["open"])
+    owners, mounters = tuple(typed["owners"]), tuple(typed["mounters"])
+    trust = FolderTrust(owners=owners, mounters=mounters, is_open=typed["open"])
     for folder in (typed["path"], os.path.expanduser("~")):
         with contextlib.suppress(OSError):
             if not refusal(folder, "", trust):

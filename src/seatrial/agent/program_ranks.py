@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from seatrial.environment.script_variables import CARRIED, CONDUCT, in_agreement, torchrun_variables
 from seatrial.environment.self_location import without_import_variables
-from seatrial.environment.working_folder import FolderTrust, refusal
+from seatrial.environment.working_folder import FolderTrust, is_here, refusal
 from seatrial.protocol.commands import ProgramSpec, StartProgram
 
 _OURS = (
@@ -73,11 +73,12 @@ def start_folder(program: ProgramSpec) -> tuple[str, str, str]:
     Of the user's folder, the agent's and the home folder it is the first that is here and that no other user could have
     filled: srun starts an agent in /tmp where the user's folder is not on its host.
     """
-    trust = FolderTrust(owners=tuple(program["owners"]), is_open=program["open"])
+    owners, mounters = tuple(program["owners"]), tuple(program["mounters"])
+    trust = FolderTrust(owners=owners, mounters=mounters, is_open=program["open"])
     note = ""
-    for start in _folders(program["cwd"]):
+    for start in _folders(program["cwd"], trust):
         refused = refusal(start, "", trust)
-        if not refused:
+        if not refused and os.access(start, os.X_OK):
             break
         note = note or refused
     if note:
@@ -90,11 +91,11 @@ def start_folder(program: ProgramSpec) -> tuple[str, str, str]:
     return start, "", note
 
 
-def _folders(typed: str) -> Iterator[str]:
+def _folders(typed: str, trust: FolderTrust) -> Iterator[str]:
     """Yield the folders in which the ranks may start, of those that are here; at last the root, which is root's."""
     here = os.readlink("/proc/self/cwd")
     for folder in (typed, here, os.path.expanduser("~")):
-        if os.path.isabs(folder) and os.path.isdir(folder) and os.access(folder, os.X_OK):
+        if os.path.isabs(folder) and is_here(folder, trust):
             yield folder
     yield "/"
 

@@ -5,12 +5,13 @@ An agent may be root, and the script's folder or an entry of PATH may belong to 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
 from collections.abc import Mapping
 
-from seatrial.start import status_and_mounter
+from seatrial.start import way_to
 
 _NAME = "py-spy"
 
@@ -26,43 +27,37 @@ def find(program: str, environ: Mapping[str, str]) -> tuple[str | None, str]:
         environ: variables of the agent.
     """
     own = os.path.join(os.path.dirname(sys.executable), _NAME)
-    if os.path.isabs(own) and _is_executable(own):
+    if os.path.isabs(own) and os.path.isfile(own) and os.access(own, os.X_OK):
         return own, ""
     refused = ""
     for folder in (os.path.dirname(program), *environ.get("PATH", os.defpath).split(os.pathsep)):
         path = os.path.join(folder, _NAME)
-        if not os.path.isabs(path) or not _is_executable(path):
+        if not os.path.isabs(path):
             continue
-        others = _what_others_may_change(path)
-        if others is None:
-            return os.path.realpath(path), ""
-        refused = refused or f"{path} was not run: other users may change {others}"
+        with contextlib.suppress(OSError):
+            found, others = _looked_at(path)
+            if found and others is None:
+                return found, ""
+            if found:
+                refused = refused or f"{path} was not run: other users may change {others}"
     return None, refused
 
 
-def _is_executable(path: str) -> bool:
-    return os.path.isfile(path) and os.access(path, os.X_OK)
+def _looked_at(path: str) -> tuple[str, str | None]:
+    """Return the path without links in it, and the first part that a user other than root and this one can change.
 
-
-def _what_others_may_change(path: str) -> str | None:
-    """Return the first part of a path that a user other than root and this one can change. None: there is none."""
-    for part in (*_parts(path), *_parts(os.path.realpath(path))):
-        try:
-            status, mounter = status_and_mounter(part)
-        except OSError:
-            return part
-        if mounter or status.st_uid not in (0, os.geteuid()):
-            return part
+    An empty path: it cannot be executed. Of the file system of another user nothing is asked, who may answer nothing.
+    """
+    found, others = "", None
+    for name, fd, mounter, is_last in way_to(path):
+        if mounter:
+            return name, others or name
+        status = os.fstat(fd)
         # Nobody can rename what others own in a sticky folder, and the mode of a link means nothing.
         fixed = stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX)
-        if not fixed and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return part
-    return None
-
-
-def _parts(path: str) -> list[str]:
-    """Return a path and all folders on the way to it, the outermost one first."""
-    parts = [path]
-    while (parent := os.path.dirname(parts[-1])) != parts[-1]:
-        parts.append(parent)
-    return parts[::-1]
+        is_open = not fixed and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if is_open or status.st_uid not in (0, os.geteuid()):
+            others = others or name
+        if is_last and stat.S_ISREG(status.st_mode) and os.access(f"/proc/self/fd/{fd}", os.X_OK):
+            found = name
+    return found, others

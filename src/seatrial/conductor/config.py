@@ -133,6 +133,7 @@ class ProgramConfig(Config):
             cwd=self.cwd,
             script=self.script,
             owners=list(self.trust.owners),
+            mounters=list(self.trust.mounters),
             open=self.trust.is_open,
             watched=self.watched,
             shown={"all": list(range(self.world_size)), "rank0": [0], "none": []}[self.output],

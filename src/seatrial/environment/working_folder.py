@@ -7,19 +7,15 @@ and so are all users, where they can write there.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seatrial.errors import RequestError
 from seatrial.files import owner_of_new_files
-from seatrial.start import refusal_of_number, status_and_mounter, trusted_users
-
-_MAX_LINKS = 40
-"""The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
+from seatrial.start import ForeignError, refusal_of_number, trusted_users, way_to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +24,8 @@ class FolderTrust:
 
     owners: tuple[int, ...] = ()
     """Other users who own one of them, or a folder above."""
+    mounters: tuple[int, ...] = ()
+    """Users who have mounted one of them or a folder above (``start.mounted_by``)."""
     is_open: bool = False
     """All users can put files there."""
 
@@ -48,23 +46,41 @@ def trust_here(folder: str, script: str) -> FolderTrust:
     """Return whom the user trusts with what exists of them here. ``script``: its path, or an empty text."""
     # In a container of a user they include the one as which it shows all others: on another host that is anybody.
     trusted = trusted_users()
-    owners: set[int] = set()
+    owners, mounters = set[int](), set[int]()
     is_open = False
-    for place in (folder, *_places_of(folder, script)):
+    for typed in ("", script):
         with suppress(OSError):
-            for step in _steps(place):
-                owners |= {step.status.st_uid, step.mounter} - trusted
+            for step in _steps_of(folder, typed, None):
+                owners.add(step.status.st_uid)
+                mounters.add(step.mounter)
                 is_open |= _is_open(step) and not step.missing
     # The number of a user may be that of somebody else on another host.
-    return FolderTrust(owners=tuple(sorted(owners)), is_open=is_open)
+    others, mounters = owners - trusted, mounters - {0}
+    return FolderTrust(owners=tuple(sorted(others)), mounters=tuple(sorted(mounters)), is_open=is_open)
+
+
+def is_here(folder: str, trust: FolderTrust) -> bool:
+    """Return whether a folder of this path is here, or could be: ``refusal`` says more.
+
+    Args:
+        folder: an absolute path.
+        trust: on the controller's machine.
+    """
+    try:
+        last = list(_steps(folder, trust.mounters))[-1]
+    except ForeignError:
+        return True
+    except OSError:
+        return False
+    return not last.missing and stat.S_ISDIR(last.status.st_mode)
 
 
 def refusal(folder: str, script: str, trust: FolderTrust) -> str:
     """Return why another user could have put files into the folder or the script, or exchanged them; empty: none could.
 
     Each name on the way, also of links, is looked at from the root down, so that nobody can exchange one that has
-    passed. Where a name is missing, another user could put one there before a rank starts: the processes of the other
-    hosts show its path.
+    passed, and so that nothing waits for the file system of another user. Where a name is missing, another user could
+    put one there before a rank starts: the processes of the other hosts show its path.
 
     Args:
         folder: an absolute path.
@@ -72,16 +88,15 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
         trust: on the controller's machine.
     """
     try:
-        for place in _places_of(folder, script) if script else (folder,):
-            for step in _steps(place):
-                if step.mounter and step.mounter not in trust.owners:
-                    return f"{step.name} is on a file system of user {step.mounter}"
-                trusted = trusted_users(step.name, trust.owners)
-                if step.status.st_uid not in trusted and not _owns_all(step.status, folder):
-                    return f"{step.name} belongs to user {step.status.st_uid}"
-                if _is_open(step) and not trust.is_open:
-                    cause = f"{step.missing} is missing, and " if step.missing else ""
-                    return f"{cause}all users can write to {step.name}"
+        for step in _steps_of(folder, script, trust.mounters):
+            trusted = trusted_users(step.name, trust.owners)
+            if step.status.st_uid not in trusted and not _owns_all(step.status, folder, trust.mounters):
+                return f"{step.name} belongs to user {step.status.st_uid}"
+            if _is_open(step) and not trust.is_open:
+                cause = f"{step.missing} is missing, and " if step.missing else ""
+                return f"{cause}all users can write to {step.name}"
+    except ForeignError as error:
+        return str(error.strerror)
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     return ""
@@ -101,46 +116,29 @@ class _Step:
     """The next name, where there is none."""
 
 
-def _places_of(folder: str, script: str) -> tuple[str, ...]:
-    """Return the script, and the folder from which Python imports in its favor."""
-    path = os.path.join(folder, script)
-    return (os.path.dirname(os.path.realpath(path)), path) if script else ()
-
-
-def _steps(path: str) -> Iterator[_Step]:
-    """Yield what the kernel visits on the way to an absolute path, from the root down, each link among it."""
-    names = _names_of(path)
-    place = "/"
-    yield _step(place, is_last=not names)
-    links = 0
-    while names:
-        name = names.pop()
-        entry = os.path.dirname(place) if name == ".." else os.path.join(place, name)
-        try:
-            step = _step(entry, is_last=not names)
-        except FileNotFoundError:
-            yield _step(place, is_last=True, missing=entry)
-            return
+def _steps_of(folder: str, script: str, mounters: Collection[int] | None) -> Iterator[_Step]:
+    """Yield the steps to the folder; to a script, and then to the folder from which Python imports in its favor."""
+    step = None
+    for step in _steps(os.path.join(folder, script), mounters):
         yield step
-        if not stat.S_ISLNK(step.status.st_mode):
-            place = entry
-        else:
-            links += 1
-            if links > _MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            target = os.readlink(entry)
-            place = "/" if os.path.isabs(target) else place
-            names += _names_of(target)
+    if script and step is not None and not step.missing:
+        yield from _steps(os.path.dirname(step.name), mounters)
 
 
-def _step(name: str, *, is_last: bool, missing: str = "") -> _Step:
-    status, mounter = status_and_mounter(name)
-    return _Step(name=name, status=status, mounter=mounter, is_last=is_last, missing=missing)
+def _steps(path: str, mounters: Collection[int] | None) -> Iterator[_Step]:
+    """Yield what the kernel visits on the way to an absolute path, from the root down, each link among it.
 
-
-def _names_of(path: str) -> list[str]:
-    """Return the names in a path, the first one last."""
-    return [name for name in path.split("/")[::-1] if name not in ("", ".")]
+    ``mounters``: the users whose file systems may be asked; None: those of all. Raises ForeignError for others.
+    """
+    steps = dict[str, _Step]()
+    try:
+        for name, fd, mounter, is_last in way_to(path):
+            if mounters is not None and mounter not in (0, *mounters):
+                raise ForeignError(name, mounter)
+            steps[name] = _Step(name=name, status=os.fstat(fd), mounter=mounter, is_last=is_last)
+            yield steps[name]
+    except FileNotFoundError as error:
+        yield replace(steps[os.path.dirname(error.filename)], is_last=True, missing=error.filename)
 
 
 def _is_open(step: _Step) -> bool:
@@ -150,12 +148,16 @@ def _is_open(step: _Step) -> bool:
     return bool(mode & stat.S_IWOTH) and not stat.S_ISLNK(mode) and not has_guard
 
 
-def _owns_all(status: os.stat_result, folder: str) -> bool:
+def _owns_all(status: os.stat_result, folder: str, mounters: Collection[int]) -> bool:
     """Return whether this is the owner of all files of a share, also of ours: NFS and FUSE may map all users to one."""
     with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return os.fstat(fd).st_dev == status.st_dev and owner_of_new_files(fd) == status.st_uid
-        finally:
-            os.close(fd)
+        for _, fd, mounter, is_last in way_to(folder):
+            if mounter not in (0, *mounters):
+                return False
+            if is_last and stat.S_ISDIR(os.fstat(fd).st_mode) and os.fstat(fd).st_dev == status.st_dev:
+                here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+                try:
+                    return owner_of_new_files(here) == status.st_uid
+                finally:
+                    os.close(here)
     return False

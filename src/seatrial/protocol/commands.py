@@ -120,6 +120,8 @@ class ProgramSpec(TypedDict):
     """Path of the user's script; empty: a module, or a program in PATH."""
     owners: list[int]
     """Other users who own the folder or the script, or a folder above, on the controller's machine."""
+    mounters: list[int]
+    """Users who have mounted one of them by FUSE there."""
     open: bool
     """All users can put files there on the controller's machine."""
     watched: bool

@@ -12,7 +12,7 @@ from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.report.disturbance import cpu_shortage
 from seatrial.report.plan_of_runs import refuse_unlike
 from seatrial.report.recorded_events import event_files, read_events
-from seatrial.start import status_and_mounter
+from seatrial.start import status_of
 
 _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _MOST_RUNS = 20
@@ -45,8 +45,11 @@ def runs_for_limits(conclusion: Conclusion, folder: Path) -> list[Path]:
 
 def _is_own(folder: Path) -> bool:
     """Return whether this user made the folder: in a shared one, a neighbor would choose our limits by his runs."""
-    status, mounter = status_and_mounter(folder)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not mounter
+    try:
+        status = status_of(folder)
+    except OSError:  # A neighbor has mounted a file system there, or has removed the folder meanwhile.
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def _is_such(conclusion: Conclusion, folder: Path) -> bool:

@@ -13,10 +13,11 @@ import os
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 _END_S = 12.0
@@ -33,7 +34,7 @@ def receive_bundle(
     write_copy: Callable[[bytes, str, str, str], str],
     remove_copy: Callable[[str], None],
     trusted_users: Callable[[str, list[int]], set[int]],
-    mounted_by: Callable[[int], int],
+    way_to: Callable[[str], Iterator[tuple[str, int, int, bool]]],
     absolute_entries: Callable[[Mapping[str, str]], dict[str, str]],
 ) -> int:
     """Receive the bundle, run the module that the first line names, and return its exit code.
@@ -53,33 +54,35 @@ def receive_bundle(
             return subprocess.run(
                 argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False
             ).returncode
-        _enter(header["folder"], trusted_users, mounted_by)
+        _enter(header["folder"], trusted_users, way_to)
         return _run_agent(argv, environ, header.get("devices"))
     finally:
         remove_copy(path)
 
 
 def _enter(
-    folder: dict[str, Any], trusted_users: Callable[[str, list[int]], set[int]], mounted_by: Callable[[int], int]
+    folder: dict[str, Any],
+    trusted_users: Callable[[str, list[int]], set[int]],
+    way_to: Callable[[str], Iterator[tuple[str, int, int, bool]]],
 ) -> None:
     """Enter the folder in which the user typed, unless another user could have put files into it here.
 
     Relative paths mean the same as on the controller where this folder is shared; else in the home folder, where this
-    process is. ``folder``: its path, its other owners and whether all users can write to it, on the controller. As it
-    is trusted there, it is trusted here. The agent looks closer, and says what it finds, before it starts a program
-    there (``environment/working_folder.py``).
+    process is. ``folder``: its path, its other owners, who has mounted it and whether all users can write to it, on the
+    controller. As it is trusted there, it is trusted here; nothing asks a file system of another user. The agent looks
+    closer, and says what it finds, before it starts a program there (``environment/working_folder.py``).
     """
     with contextlib.suppress(OSError):
-        fd = os.open(folder["path"], os.O_PATH | os.O_DIRECTORY)
-        try:
+        for _, fd, mounter, is_last in way_to(folder["path"]):
+            if mounter not in (0, *folder["mounters"]):
+                return
             status = os.fstat(fd)
-            is_open = status.st_mode & 0o002 and not folder["open"]
-            # Its path as it is now: who can exchange a link on the way must not have another folder looked at.
-            trusted = trusted_users(os.path.realpath(f"/proc/self/fd/{fd}"), folder["owners"])
-            if status.st_uid in trusted and mounted_by(fd) in (0, *folder["owners"]) and not is_open:
-                os.fchdir(fd)
-        finally:
-            os.close(fd)
+            if is_last and stat.S_ISDIR(status.st_mode):
+                is_open = status.st_mode & 0o002 and not folder["open"]
+                # Its path as it is now: who can exchange a link on the way must not have another folder looked at.
+                trusted = trusted_users(os.readlink(f"/proc/self/fd/{fd}"), folder["owners"])
+                if status.st_uid in trusted and not is_open:
+                    os.fchdir(fd)
 
 
 def _read(stream: BinaryIO, size_bytes: int) -> bytes:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from seatrial.errors import RequestError
-from seatrial.start import status_and_mounter, trusted_users
+from seatrial.start import mounted_by, trusted_users
 from seatrial.targets.hosts import HOSTFILE, HOSTS, MIN_HOSTS, Node, hosts_of, nodes_on, processes_of_each
 from seatrial.targets.local_target import VISIBLE_DEVICES
 from seatrial.targets.option import NODES, OVERSUBSCRIBE, Option
@@ -151,10 +151,15 @@ def _folder() -> dict[str, object]:
     """Return the folder in which the user types, and whom the user trusts with it (``bootstrap._enter``)."""
     path = os.getcwd()
     # Not by its path: a folder above it may be closed to us.
-    status, mounter = status_and_mounter(os.curdir)
+    fd = os.open(os.curdir, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status, mounter = os.fstat(fd), mounted_by(fd)
+    finally:
+        os.close(fd)
     # The number of this user may be that of somebody else on a host, and so may that as which a container shows root.
-    owners = {status.st_uid, mounter} - trusted_users()
-    return {"path": path, "owners": sorted(owners), "open": bool(status.st_mode & 0o002)}
+    owners, mounters = {status.st_uid} - trusted_users(), {mounter} - {0}
+    is_open = bool(status.st_mode & 0o002)
+    return {"path": path, "owners": [*owners], "mounters": [*mounters], "open": is_open}
 
 
 def _driver(job: Processes) -> Agents:

@@ -8,11 +8,11 @@ import pwd
 import shlex
 import socket
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import make_private, own_folder_name
+from seatrial.files import make_private, own_folder_name, require_private
 from seatrial.training.data import cifar
 from seatrial.training.data.datasets import DATASETS
 
@@ -51,7 +51,8 @@ def make_default_folder(environ: Mapping[str, str]) -> Path:
     """
     folder = default_folder(environ)
     if folder.parent == _temporary_folder():
-        _make_private(folder.parent)
+        with _in_words(folder.parent):
+            make_private(folder.parent)
     return folder
 
 
@@ -59,9 +60,10 @@ def _temporary_folder() -> Path:
     return Path(tempfile.gettempdir(), own_folder_name())
 
 
-def _make_private(folder: Path) -> None:
+@contextlib.contextmanager
+def _in_words(folder: Path) -> Iterator[None]:
     try:
-        make_private(folder)
+        yield
     except OSError as error:
         raise RequestError(
             f"the data in {folder} are not used ({error.strerror or error}); name a directory with --data."
@@ -85,8 +87,9 @@ def find(name: str, folder: Path) -> tuple[Path, ...] | None:
     """
     if name not in DATASETS:
         raise RequestError(f"{name!r} is not a data set with files; those are {', '.join(DATASETS)}.")
-    if folder.parent == _temporary_folder() and os.path.lexists(folder.parent):
-        _make_private(folder.parent)
+    if folder.parent == _temporary_folder():
+        with _in_words(folder.parent), contextlib.suppress(FileNotFoundError):
+            require_private(folder.parent)
     # Files that cannot be used, such as a FIFO or a broken link, are reported where they are read.
     return _find(name, folder, os.path.isfile) or _find(name, folder, os.path.lexists)
 

@@ -1,0 +1,122 @@
+"""Nothing waits for a neighbor who has mounted a file system (FUSE) that answers nothing: nobody could end the wait."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from seatrial import files, start
+from seatrial.agent import mpi_rank, program_ranks, py_spy
+from seatrial.environment import working_folder
+from seatrial.environment.working_folder import FolderTrust
+from seatrial.report import earlier_runs
+from seatrial.targets.ssh import bootstrap
+from seatrial.training.data import dataset_files
+from tests.neighbor_mount import NEIGHBOR, mounted_and_unasked
+
+pytestmark = pytest.mark.root
+_NOBODY = FolderTrust()
+_SAYS = f"is on a file system of user {NEIGHBOR}, who decides what it shows"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (folder := tmp_path / "job").mkdir()
+    return folder
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (file := tmp_path / "file").write_text("")
+    return file
+
+
+def test_a_folder_that_should_be_private(folder: Path) -> None:
+    with mounted_and_unasked(folder):
+        for use in (files.make_private, files.require_private):
+            with pytest.raises(files.NotPrivateError, match=_SAYS):
+                use(folder)
+        with pytest.raises(SystemExit):
+            start._private_folder(str(folder))
+
+
+def test_a_file_that_decides_what_runs(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    with mounted_and_unasked(file):
+        for path in (file, file.name):
+            with pytest.raises(OSError, match=f"file {_SAYS}"):
+                files.read_trusted(path, 10)
+
+
+def test_a_file_in_a_shared_folder(file: Path) -> None:
+    with mounted_and_unasked(file):
+        for use in (files.open_lock, files.open_to_append, files.open_to_overwrite, files.require_ours):
+            with pytest.raises(OSError, match=f"file {_SAYS}"):
+                use(file)
+        with pytest.raises(OSError, match=f"file {_SAYS}"):
+            files.open_to_read(file, run_folder=True)
+        with pytest.raises(OSError, match=f"file {_SAYS}"):
+            files.write_atomically(file, b"", only_ours=True)
+
+
+@pytest.mark.parametrize("below", ["", "x", "../job/x", "x/../../y"])
+def test_a_temporary_folder(below: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (link := folder.parent / "link").symlink_to(folder)
+    for name in (folder, link):
+        monkeypatch.setenv("TMPDIR", str(name / below))
+        with mounted_and_unasked(folder):
+            assert not start._new_folder().startswith(str(folder))
+
+
+@pytest.mark.parametrize("below", ["", "x", "../job/x"])
+def test_the_folder_of_a_run(below: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    typed = str(folder / below)
+    place = {"path": typed, "owners": [], "mounters": [], "open": False}
+    with mounted_and_unasked(folder):
+        assert working_folder.refusal(typed, "", _NOBODY) == f"{folder} {_SAYS}"
+        bootstrap._enter(place, start.trusted_users, start.way_to)
+        mpi_rank.enter(json.dumps(place))
+        program = {**place, "cwd": typed, "script": ""}
+        start_in, refused, note = program_ranks.start_folder(program)  # type: ignore[arg-type]
+    assert (start_in, refused) == (str(tmp_path), "")
+    assert note.startswith(f"{folder} {_SAYS} on this host, so the ranks start in {tmp_path}")
+    assert Path.cwd() == tmp_path
+
+
+@pytest.mark.parametrize("script", ["job/train.py", "link/train.py", "link.py"])
+def test_a_script(script: str, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("job")
+    (tmp_path / "link.py").symlink_to("job/train.py")
+    with mounted_and_unasked(folder):
+        assert working_folder.refusal(str(tmp_path), script, _NOBODY) == f"{folder} {_SAYS}"
+
+
+def test_a_folder_whose_owner_might_own_all_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder above is a neighbor's, who has mounted the one below."""
+    os.chown(folder.parent, NEIGHBOR, NEIGHBOR)
+    with mounted_and_unasked(folder):
+        found = working_folder.refusal(str(folder), str(folder.parent / "train.py"), _NOBODY)
+    assert found == f"{folder.parent} belongs to user {NEIGHBOR}"
+
+
+def test_a_run_of_a_neighbor(folder: Path) -> None:
+    with mounted_and_unasked(folder):
+        assert not earlier_runs._is_own(folder)
+
+
+def test_the_data_of_a_user_without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_files, "_temporary_folder", lambda: folder)
+    with mounted_and_unasked(folder), pytest.raises(dataset_files.RequestError, match=_SAYS):
+        dataset_files.find("mnist", folder / "data")
+
+
+def test_a_folder_of_programs(folder: Path) -> None:
+    with mounted_and_unasked(folder):
+        found, refused = py_spy.find("/nowhere/python", {"PATH": f"{folder}:{folder}/bin"})
+    assert found is None or not found.startswith(str(folder))
+    assert found is not None or refused.startswith(f"{folder}/py-spy was not run: other users may change {folder}")
