@@ -314,27 +314,28 @@ def test_what_a_neighbors_file_system_shows_as_ours_is_not(tmp_path: Path) -> No
             with pytest.raises(OSError, match=f"secret is on a file system of user {NEIGHBOR}"):
                 files.read_trusted(folder / "secret", 100, private=private)
         found = working_folder.refusal(str(folder), "", working_folder.FolderTrust())
-        assert found == f"{folder} is on a file system of user {NEIGHBOR}"
-        assert NEIGHBOR in working_folder.trust_here(str(folder), "").owners
+        assert found == f"{folder} is on a file system of user {NEIGHBOR}, who decides what it shows"
+        trust = working_folder.trust_here(str(folder), "")
+        assert (trust.owners, trust.mounters) == ((), (NEIGHBOR,))
+        assert working_folder.refusal(str(folder), "", trust) == ""
     files.make_private(folder)
 
 
 @pytest.mark.root
 def test_what_a_neighbor_unmounts_while_it_is_open_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The neighbor answers once the file system is in no list of mounts any more."""
-    status_of = os.fstat
+    mount_of = start._mount_of
 
-    def unmounting(fd: int) -> os.stat_result:
+    def unmounting(fd: int) -> str:
         subprocess.run(["umount", "-l", tmp_path], capture_output=True, check=False)
-        return status_of(fd)
+        return mount_of(fd)
 
     for use in (
         lambda: files.read_trusted(tmp_path / "secret", 100, private=True),
         lambda: files.make_private(tmp_path),
-        lambda: start._possible_exchange(str(tmp_path)),
     ):
         with mounted(tmp_path, shown_owner=os.geteuid(), name="secret"), monkeypatch.context() as patch:
-            patch.setattr(os, "fstat", unmounting)
+            patch.setattr(start, "_mount_of", unmounting)
             with pytest.raises(OSError, match="was unmounted meanwhile"):
                 use()
 
@@ -342,7 +343,7 @@ def test_what_a_neighbor_unmounts_while_it_is_open_is_not_ours(tmp_path: Path, m
 @pytest.mark.root
 def test_a_folder_of_ours_below_another_root_is_ours(tmp_path: Path) -> None:
     """After chroot the list of mounts lacks the mount that holds the root."""
-    look, root = "start.status_and_mounter('/tmp')[1]", str(tmp_path)
+    look, root = "start.status_of('/tmp').st_ino", str(tmp_path)
     script = f"import os; from seatrial import start; {look}; os.chroot({root!r}); os.chdir('/'); print({look})"
     (tmp_path / "tmp").mkdir()
     (tmp_path / "proc").mkdir()
@@ -351,7 +352,7 @@ def test_a_folder_of_ours_below_another_root_is_ours(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     finally:
         subprocess.run(["umount", "-l", tmp_path / "proc"], check=True)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert (done.stdout, done.stderr) == (f"{(tmp_path / 'tmp').stat().st_ino}\n", "")
 
 
 _CONTAINERS = {
@@ -381,14 +382,17 @@ def _in_container(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mo
         ("none", 1001, True, 1001),
         ("none", 1001, False, 1001),  # root of the machine can be allowed to look
         ("none", NOBODY, True, NOBODY),
-        ("Pyxis", 1000, True, 0),
+        ("Pyxis", 1000, True, 1000),  # of this user, or of the one with that number above the namespace above
+        ("Pyxis", 1001, False, 0),
         ("Pyxis", 1001, True, 1001),
         ("Pyxis", NOBODY, True, NOBODY),
         ("fakeroot", 0, True, 0),
-        ("fakeroot", 1000, True, 0),
+        ("fakeroot", 1000, True, 1000),
+        ("fakeroot", 1000, False, 0),
         ("fakeroot", 1001, True, 1001),
-        ("shifted", 101000, True, 0),
-        ("shifted", 1000, True, 1000),  # the neighbor of that number on the machine
+        ("shifted", 101000, True, 101000),  # of this user, or of the neighbor with that number in the container
+        ("shifted", 1000, True, 1000),  # of this user, or of the neighbor with that number on the machine
+        ("shifted", 0, True, 0),
         ("keep-id", 1000, False, 0),
         ("keep-id", 1000, True, 1000),
         ("keep-id", 0, True, 0),
@@ -397,12 +401,13 @@ def _in_container(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mo
 def test_who_has_mounted_it(
     container: str, user: int, others: bool, mounter: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel shows the number of the machine in a container, too."""
+    """In a container nobody knows of which namespace the number is. The kernel lets others in with an option alone."""
     options = f"rw,user_id={user},group_id=1" + ",allow_other" * others
-    device = tmp_path.stat().st_dev
-    line = f"45 27 {os.major(device)}:{os.minor(device)} / /x rw - fuse x,user_id=0 {options}"
+    fd = os.open(tmp_path, os.O_PATH)
+    line = f"{start._mount_of(fd)} 27 0:45 / /x rw - fuse x,user_id=0 {options}"
     _in_container(container, tmp_path, monkeypatch, line)
-    assert start.status_and_mounter(tmp_path) == (tmp_path.stat(), mounter)
+    assert start.mounted_by(fd) == mounter
+    os.close(fd)
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,8 @@ def test_a_folder_on_the_file_system_of_a_neighbor_is_refused(tmp_path: Path, mo
             start.remove_copy(path)
             assert Path(path).parents[1] == safe
             said = refused(started(digest_of(content), str(folder), *parts, "--", "run", cwd=tmp_path))
-            assert said == f"cannot be kept in {folder}: it is on a file system of user {NEIGHBOR}; name another one.\n"
+            shown = f"{theirs} is on a file system of user {NEIGHBOR}, who decides what it shows"
+            assert said == f"cannot be kept in {folder} ({shown}); name another one.\n"
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "device", "folder", "socket"])

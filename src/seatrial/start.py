@@ -364,6 +364,7 @@ def _possible_exchange(folder: str) -> str:
 
 def _private_folder(folder: str) -> str:
     try:
+        _without_links(os.path.dirname(folder))
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         status = status_of(folder)

@@ -74,7 +74,8 @@ def test_a_script_that_others_could_have_written_is_not_started(
     while len(conductor.of("exit")) < 2:
         conductor.until_kind("exit")
     assert {error["cause"] for error in conductor.of("error")} == {"request"}
-    found = f"all users can write to {above}" if is_missing else f"all users can write to {script}"
+    found = f"{script} is missing, and all users can write to {above}" if is_missing else ""
+    found = found or f"all users can write to {script}"
     assert {error["message"].partition(" on this host")[0] for error in conductor.of("error")} == {
         f"above/train.py: {found}"
     }

@@ -123,6 +123,6 @@ def test_one_that_never_ends_holds_up_no_agent(
 @pytest.mark.root
 def test_a_py_spy_on_the_file_system_of_a_neighbor_is_not_run(tmp_path: Path) -> None:
     path = _py_spy(tmp_path)
-    assert py_spy._what_others_may_change(str(path)) is None
+    assert py_spy._looked_at(str(path)) == (str(path), None)
     with mounted(tmp_path, shown_owner=os.geteuid(), name="py-spy"):
-        assert py_spy._what_others_may_change(str(path)) == str(tmp_path)
+        assert py_spy._looked_at(str(path)) == (str(tmp_path), str(tmp_path))

@@ -16,7 +16,7 @@ from neighbor_mount import NEIGHBOR, mounted
 from targets.ssh_double import write_ssh_double
 
 from seatrial.errors import SeatrialError
-from seatrial.start import mounted_by, trusted_users
+from seatrial.start import trusted_users, way_to
 from seatrial.targets import processes
 from seatrial.targets.command import Command, Feed
 from seatrial.targets.hosts import Host
@@ -152,7 +152,7 @@ def test_a_folder_of_a_neighbor_is_not_entered(
     folder.chmod(mode)
     users = {os.geteuid()} if trusted else {os.geteuid() + 1}
     header = {"path": str(folder), "owners": [], "mounters": [], "open": False, **there}
-    bootstrap._enter(header, lambda path, owners: users | {*owners}, lambda fd: 0)
+    bootstrap._enter(header, lambda path, owners: users | {*owners}, way_to)
     assert Path.cwd() == (folder if enters else Path.home())
 
 
@@ -165,10 +165,11 @@ def test_the_folder_that_is_judged_is_the_one_that_is_entered(tmp_path: Path, mo
     link.symlink_to(tmp_path / "theirs")
     open_really, judged = os.open, list[str]()
 
-    def open_before_the_exchange(path: str, flags: int) -> int:
-        fd = open_really(path, flags)
-        link.unlink()
-        link.symlink_to(tmp_path / "other")
+    def open_before_the_exchange(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        fd = open_really(path, flags, dir_fd=dir_fd)
+        if path == "job":
+            link.unlink()
+            link.symlink_to(tmp_path / "other")
         return fd
 
     def nobody(path: str, owners: list[int]) -> set[int]:
@@ -176,7 +177,7 @@ def test_the_folder_that_is_judged_is_the_one_that_is_entered(tmp_path: Path, mo
         return set()
 
     monkeypatch.setattr(os, "open", open_before_the_exchange)
-    bootstrap._enter({"path": str(link / "job"), "owners": [], "mounters": [], "open": False}, nobody, lambda fd: 0)
+    bootstrap._enter({"path": str(link / "job"), "owners": [], "mounters": [], "open": False}, nobody, way_to)
     monkeypatch.undo()
     assert judged == [str(tmp_path / "theirs" / "job")]
 
@@ -204,7 +205,7 @@ def test_a_folder_that_is_not_on_a_host_is_not_entered(tmp_path: Path, monkeypat
     (tmp_path / "file").write_text("")
     for name in ("file", "nothing"):
         folder = {"path": str(tmp_path / name), "owners": [], "mounters": [], "open": False}
-        bootstrap._enter(folder, trusted_users, mounted_by)
+        bootstrap._enter(folder, trusted_users, way_to)
         assert Path.cwd() == tmp_path
 
 
@@ -215,12 +216,12 @@ def test_a_file_system_of_a_neighbor_is_not_entered(tmp_path: Path, monkeypatch:
     folder.mkdir()
     header = {"path": str(folder), "owners": [], "mounters": [], "open": False}
     with mounted(folder, shown_owner=os.geteuid(), name="train.py"):
-        bootstrap._enter(header, trusted_users, mounted_by)
+        bootstrap._enter(header, trusted_users, way_to)
         assert Path.cwd() == Path.home()
         # On the controller it is that user's, too.
-        bootstrap._enter({**header, "owners": [NEIGHBOR]}, trusted_users, mounted_by)
+        bootstrap._enter({**header, "mounters": [NEIGHBOR]}, trusted_users, way_to)
         assert Path.cwd() == folder
-        assert ssh_target._folder()["owners"] == [NEIGHBOR]
+        assert ssh_target._folder()["mounters"] == [NEIGHBOR]
         monkeypatch.undo()
 
 
