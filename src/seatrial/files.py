@@ -6,7 +6,9 @@ hard link) of a file of ours where the file is expected. Hence:
 - the folder is opened once, and the file by that descriptor, so that nobody exchanges the folder in between;
 - a link is never followed, and whatever exists must be a regular file of ours with one name;
 - the kernel applies the umask when it creates a file, so no mode is set by name;
-- nothing here waits, whatever it finds.
+- nothing here waits for what another user has put there, also not for a file system that this user has mounted at the
+  name of a file (FUSE): the mount is judged before anything asks it. A folder that lies on such a file system, and a
+  file that a person names to be read, can keep us waiting.
 
 The folder may be a link: users link folders of data. Raised errors are OSErrors; ``strerror`` is a phrase for a person.
 """

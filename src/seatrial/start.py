@@ -29,7 +29,7 @@ _MAX_LINKS = 40
 """The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
 _NOBODY = 65534
 """The user as which the kernel shows the users that a user namespace does not have (user_namespaces(7))."""
-_LOOK = os.O_PATH | os.O_CLOEXEC
+_UNASKED = os.O_PATH | os.O_CLOEXEC
 _SEARCHED = {
     **dict.fromkeys(("COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH"), ":"),
     "PATH": ":",
@@ -205,19 +205,19 @@ def way_to(path: str) -> "Iterator[tuple[str, int, int, bool]]":
     """Yield what the kernel visits on the way to an absolute path, from the root down, each link among it: the name, a
     descriptor (O_PATH) that is open until the next one, what ``mounted_by`` returns for it, and whether it is the last.
 
-    Nothing has asked the server of that file system yet. Who goes on does so: for the next name, or where a link leads.
+    Nothing has asked the server of that file system yet. The next step does: for a name, or where a link leads.
     Raises OSError with the name that cannot be reached.
     """
     names = _names_of(path)
     place = "/"
-    folder = os.open(place, _LOOK)
+    folder = os.open(place, _UNASKED)
     links = 0
     try:
         yield place, folder, mounted_by(folder), not names
         while names:
             name = names.pop()
             entry = os.path.dirname(place) if name == ".." else os.path.join(place, name)
-            fd = _look(name, folder, entry)
+            fd = _open_name(name, folder, entry)
             try:
                 yield entry, fd, mounted_by(fd), not names
                 if not stat.S_ISLNK(os.fstat(fd).st_mode):
@@ -234,7 +234,7 @@ def way_to(path: str) -> "Iterator[tuple[str, int, int, bool]]":
             if os.path.isabs(target):
                 place = "/"
                 os.close(folder)
-                folder = os.open(place, _LOOK)
+                folder = os.open(place, _UNASKED)
     finally:
         os.close(folder)
 
@@ -244,13 +244,13 @@ def _names_of(path: str) -> "list[str]":
     return [name for name in path.split("/")[::-1] if name not in ("", ".")]
 
 
-def _look(name: str, folder: int, entry: str) -> int:
+def _open_name(name: str, folder: int, entry: str) -> int:
     try:
         try:
             # For a folder alone automount mounts what belongs there, such as the home folder of a user.
-            return os.open(name, _LOOK | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=folder)
+            return os.open(name, _UNASKED | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=folder)
         except NotADirectoryError:
-            return os.open(name, _LOOK | os.O_NOFOLLOW, dir_fd=folder)
+            return os.open(name, _UNASKED | os.O_NOFOLLOW, dir_fd=folder)
     except OSError as error:
         raise OSError(error.errno, error.strerror, entry) from None
 
@@ -258,7 +258,7 @@ def _look(name: str, folder: int, entry: str) -> int:
 def status_of(path: "str | os.PathLike[str]") -> os.stat_result:
     """Return the status of what is at a path, a link, too. Raises ForeignError before anything could wait for it; what
     holds it counts as ours."""
-    fd = os.open(path, _LOOK | os.O_NOFOLLOW)
+    fd = os.open(path, _UNASKED | os.O_NOFOLLOW)
     try:
         user = mounted_by(fd)
         if user:
@@ -293,7 +293,7 @@ def mounted_by(fd: int) -> int:
                 is_ours = user == os.geteuid()
             return 0 if is_ours else user
     # An unmounted file system stays usable where it is open, without a line. After chroot that of "/" has none, either.
-    root = os.open("/", _LOOK)
+    root = os.open("/", _UNASKED)
     known = {"", _mount_of(root), *(words[0] for words in lines)}
     os.close(root)
     if mount not in known:

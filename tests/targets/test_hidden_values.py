@@ -20,6 +20,7 @@ SECRET_NAMES = [
     *("API_KEY1", "HF_TOKEN2", "DB_PASS2", "ACCESSKEY2", "hfToken3", "HFTOKEN2"),
     *("dbPassword", "SSH_PRIVATE_KEY", "ACCESSKEY", "CLIENT_SECRET", "AZURE_SAS", "SLACK_WEBHOOK", "KEY_PASSPHRASE"),
 ]
+_LIST = ("--mca", "mca_base_env_list")
 _ENV_LIST = "NCCL_DEBUG=INFO;LOGIN=(hidden)"
 HARMLESS_NAMES = [
     *("MONKEY", "KEYBOARD", "TOKENIZERS_PARALLELISM", "PATH", "PWD", "AUTHOR", "NCCL_IB_PKEY", "COMPASS", "HYDRA"),
@@ -156,6 +157,16 @@ def test_a_secret_argument_is_found(words: list[str], found: str | None) -> None
         (["--api-key", "-hunter2", "--qos=x"], ["--api-key", "(hidden)", "--qos=x"]),
         (["--mca", "mca_base_env_list", "NCCL_DEBUG=INFO;LOGIN=hunter2"], [*("--mca", "mca_base_env_list"), _ENV_LIST]),
         (["--export=ALL,NCCL_DEBUG=INFO,LOGIN=hunter2"], ["--export=ALL,NCCL_DEBUG=INFO,LOGIN=(hidden)"]),
+        (["-genv=LOGIN", "hunter2", "-np", "2"], ["-genv=LOGIN", "(hidden)", "-np", "2"]),
+        (["--env=LOGIN", "-hunter2", "-np", "2"], ["--env=LOGIN", "(hidden)", "-np", "2"]),
+        (["-genv=NCCL_DEBUG", "INFO"], ["-genv=NCCL_DEBUG", "INFO"]),
+        *(([f"{option}=LOGIN=hunter2"], [f"{option}=LOGIN=(hidden)"]) for option in ("-env", "--env", "--genv")),
+        (["--env=NCCL_DEBUG=INFO", "-np", "2"], ["--env=NCCL_DEBUG=INFO", "-np", "2"]),
+        *(
+            (["--mca", "mca_base_env_list", f"NCCL_DEBUG=INFO{between}LOGIN=hunter2"], [*_LIST, "NCCL_DEBUG=(hidden)"])
+            for between in (":", "|", " ", "#")
+        ),
+        (["-x", "OMPI_MCA_mca_base_env_list=A=hunter2"], ["-x", "OMPI_MCA_mca_base_env_list=(hidden)"]),
         (["--export=ALL,LOGIN='hunter2,hunter2'"], ["--export=ALL,LOGIN=(hidden)"]),
         (["--foo=a=b,api_key=hunter2"], ["--foo=a=b,api_key=(hidden)"]),
         (["--api-key=hunter2", "--url=db://u:hunter2@h"], ["--api-key=(hidden)", "(hidden)"]),

@@ -52,8 +52,10 @@ _HARMLESS = re.compile(
 )
 _ASSIGNED = re.compile(r"(?:^|(?<=[=,;]))(?P<name>-*[A-Za-z_][\w-]*)=(?=(?P<value>[^,;]*))")
 """``NAME=VALUE`` or ``--option=VALUE`` in a word."""
-_SET_NEXT, _SET_IN_WORD = ("-genv", "-env", "--genv", "--env"), ("--export=", "--container-env=")
-"""Options of launchers whose next two words are a variable and its value; and options with variables in their value."""
+_SET_NEXT = re.compile(r"--?g?env(?:=(?P<name>[^=]+))?")
+"""Option of launchers whose next two words are a variable and its value, or that names the variable itself."""
+_SET_IN_WORD = re.compile(r"--?(?:g?env|export|container-env)=")
+"""The beginning of an option with variables in its value."""
 
 
 def is_secret(name: str, value: str = "") -> bool:
@@ -127,15 +129,21 @@ def shown_launcher_arguments(words: Iterable[str]) -> list[str]:
 def _shown_to_launcher(word: str, option: str, name: str) -> str:
     if is_secret("", word):
         return HIDDEN
-    is_value_of_variable = option in _SET_NEXT and "=" not in name
+    # Of -genv NAME VALUE, or of -genv=NAME VALUE.
+    before, named = _SET_NEXT.fullmatch(option), _SET_NEXT.fullmatch(name)
+    variable = named["name"] if named and named["name"] else name
+    is_value_of_variable = variable != name or bool(before and not before["name"] and "=" not in name)
     is_option = word.startswith("-") and not is_value_of_variable
     # A password may begin with a dash.
     may_be_value = not is_option or name.startswith("-")
-    if may_be_value and "=" not in name and _is_hidden(name, word, is_value_of_variable):
+    if may_be_value and "=" not in variable and _is_hidden(variable, word, is_value_of_variable):
         return HIDDEN
-    sets_variables = not is_option or word.startswith(_SET_IN_WORD)
+    sets_variables = not is_option or _SET_IN_WORD.match(word) is not None
     for found in _ASSIGNED.finditer(word):
-        if _is_hidden(found["name"], found["value"], sets_variables and not found["name"].startswith("-")):
+        is_variable = sets_variables and not found["name"].startswith("-")
+        # Lists of variables have any character between two of them (mca_base_env_list_delimiter).
+        has_another = is_variable and "=" in found["value"]
+        if has_another or _is_hidden(found["name"], found["value"], is_variable):
             return f"{word[: found.start('value')]}{HIDDEN}"
     return word
 

@@ -212,8 +212,8 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     python = job.python
     if not mpi.only_this_machine:
         trust = working_folder.trust_here(os.getcwd(), "")
-        who = {"owners": trust.owners, "mounters": trust.mounters, "open": trust.is_open}
-        place = {"path": os.getcwd(), **who}
+        trusted = {"owners": trust.owners, "mounters": trust.mounters, "open": trust.is_open}
+        place = {"path": os.getcwd(), **trusted}
         environ["SEATRIAL_FOLDER"] = json.dumps(place)
         python = os.path.abspath(python) if os.path.dirname(python) else python
     if bundle_path is None:
