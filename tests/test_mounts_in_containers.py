@@ -10,6 +10,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,13 +64,13 @@ print(json.dumps([start.user_outside(), refused, trust.mounters, again]), flush=
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    (place := tmp_path / "folder").mkdir()
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder != Path("/tmp") and folder.stat().st_uid == os.geteuid() and folder.is_relative_to("/tmp"):
-            folder.chmod(0o755)
-    os.chown(place, _SHIFT + NEIGHBOR, _SHIFT + NEIGHBOR)
-    return place
+def place() -> Iterator[Path]:
+    """A folder that others can reach: pytest closes its own one at each start."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        (place := Path(folder, "folder")).mkdir()
+        os.chown(place, _SHIFT + NEIGHBOR, _SHIFT + NEIGHBOR)
+        yield place
 
 
 @pytest.mark.root
