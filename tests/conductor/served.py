@@ -31,7 +31,7 @@ class Served:
         self.events: list[dict[str, Any]] = []
         self.news: list[str | tuple[int, str]] = []
         self.server = Server("127.0.0.1", lambda node: TOKEN, self._keep, on_message=self.display.on_message)
-        config = TrialConfig(
+        self.config = TrialConfig(
             run=RUN,
             nodes=nodes,
             nproc_per_node=2,
@@ -42,7 +42,7 @@ class Served:
             backend="gloo",
             suspects=lambda check, events: (),
         )
-        conductor = TrialConductor(config, time.monotonic())
+        conductor = TrialConductor(self.config, time.monotonic())
         arguments = (conductor, nodes, Source(RUN, "conductor"), self._on_idle)
         self.thread = threading.Thread(target=self.server.serve, args=arguments)
 

@@ -122,6 +122,9 @@ class SimulatedFleet(SimulatedClock):
         for node in range(self.config.nodes):
             if node not in self._absent_nodes:
                 self.later(self._random.uniform(0.1, 2.0), partial(self._join, node))
+        start, end = self._suspended
+        if start < end:
+            self.later(end - self.now, partial(self.conductor.paused, end - start))
         for delay_s, disturb in self._at_s:
             self.later(delay_s, partial(disturb, self))
         self._tick()

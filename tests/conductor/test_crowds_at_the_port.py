@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import errno
 import socket
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from conductor.served import STEPS, Served
 from conductor.served import served as _served
-from conductor.stub_agent import TOKEN, StubAgent
+from conductor.stub_agent import RUN, TOKEN, StubAgent
 
-from seatrial.conductor import server
+from seatrial.agent import agent_main
+from seatrial.conductor import server, strangers
 from seatrial.conductor.node_addresses import source_of
+from seatrial.conductor.server import Server
+from seatrial.conductor.trial_conductor import TrialConductor
+from seatrial.protocol.events import Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
 
@@ -44,7 +55,7 @@ def test_neighbors_that_say_hello_keep_no_agent_out() -> None:
 
 def test_a_crowd_from_one_place_pushes_out_none_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_MAX_STRANGERS", 4)
-    monkeypatch.setattr(server, "_PROOF_S", 0.0)
+    monkeypatch.setattr(strangers, "_PROOF_S", 0.0)
     monkeypatch.setattr(server, "source_of", str)  # loopback addresses stand for hosts
     hello = b"".join(encode(_HELLO))
     with _served() as served, contextlib.ExitStack() as stack:
@@ -76,6 +87,99 @@ def test_a_crowd_from_one_place_pushes_out_none_from_another(monkeypatch: pytest
 )
 def test_a_host_has_many_addresses(one: str, other: str, same: bool) -> None:
     assert (source_of(one) == source_of(other)) is same
+
+
+_FLOOD = """
+import resource, socket, sys
+most = min(20_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+kept = []
+while True:
+    one = socket.socket()
+    one.setblocking(False)
+    one.connect_ex(("127.0.0.1", int(sys.argv[1])))
+    kept.append(one)
+    if len(kept) > most - 50:
+        kept.pop(0).close()
+"""
+
+
+@contextlib.contextmanager
+def _flooded(port: int) -> Iterator[None]:
+    """A neighbor connects without end and says nothing."""
+    with subprocess.Popen([sys.executable, "-c", _FLOOD, str(port)]) as flood:
+        try:
+            yield
+        finally:
+            flood.kill()
+
+
+def test_an_agent_joins_while_a_neighbor_connects_without_end() -> None:
+    with _served() as served, _flooded(served.server.port):
+        time.sleep(2.0)
+        agent_main._connect("127.0.0.1", [served.server.port], TOKEN, 0).connection.close()  # or gives up after 10 s
+
+
+def test_a_deadline_passes_while_a_neighbor_connects_without_end() -> None:
+    with _served() as served:
+        conductor = TrialConductor(dataclasses.replace(served.config, join_timeout_s=3.0), time.monotonic())
+        other = Server("127.0.0.1", lambda node: TOKEN, served.events.append)
+        with _flooded(other.port):
+            began = time.monotonic()
+            other.serve(conductor, 1, Source(RUN, "conductor"), lambda connected: None)
+        assert time.monotonic() - began < 15.0
+    assert any("did not join within 3 s" in event.get("text", "") for event in served.events)
+
+
+def test_room_for_a_newcomer_costs_no_look_at_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round took 2 s where strangers came from many networks of IPv6."""
+    asked: list[str] = []
+
+    def source(address: str) -> str:
+        asked.append(address)
+        return f"network {len(asked) % 200}"
+
+    monkeypatch.setattr(server, "source_of", source)
+    served = Served(1, STEPS)
+    with contextlib.ExitStack() as stack:
+        for _ in range(450):
+            stack.enter_context(served.connect())
+        for _ in range(10):
+            served.server._accept()
+        assert len(asked) <= 450
+    served.server.close()
+    served.display.close()
+
+
+@pytest.mark.parametrize("limit", [5, 40])
+def test_an_agent_joins_where_no_more_files_can_be_opened(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many files as this process may open are taken by strangers; accepting one more fails until one is closed."""
+    with _served() as served, contextlib.ExitStack() as stack:
+        listener = _FewFiles(served.server, limit)
+        monkeypatch.setattr(served.server, "_listener", listener)
+        for _ in range(1_000):
+            stack.enter_context(served.connect())
+        began = time.monotonic()
+        agent_main._connect("127.0.0.1", [served.server.port], TOKEN, 0).connection.close()
+        assert time.monotonic() - began < 5.0
+        assert listener.num_refused > 500
+
+
+class _FewFiles:
+    """The listener of a process that cannot open more than so many files for strangers."""
+
+    def __init__(self, at: Server, limit: int) -> None:
+        self._server, self._limit, self._inner = at, limit, at._listener
+        self.num_refused = 0
+
+    def accept(self) -> Any:
+        if len(self._server._strangers) >= self._limit:
+            self.num_refused += 1
+            raise OSError(errno.EMFILE, "too many open files")
+        return self._inner.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 def test_agents_join_at_once_while_one_sends_without_end() -> None:

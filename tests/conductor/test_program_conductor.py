@@ -422,6 +422,7 @@ def test_a_good_end_before_the_interrupt_stays_good() -> None:
 def test_a_pause_of_the_controller_blames_nobody() -> None:
     fleet = SimulatedProgram(config(), everybody(0, *WAITS))
     fleet.go_on_until(10.0)
+    fleet.conductor.paused(100.0)
     fleet.conductor.tick(fleet.now + 100, fleet.now + 100)
     assert not fleet.conductor.tick(fleet.now + 100.1, fleet.now + 100.1).events
 

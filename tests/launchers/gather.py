@@ -46,6 +46,9 @@ class GatherDouble:
     def interrupt(self, by: str, now: float) -> Actions:
         raise AssertionError(by)
 
+    def paused(self, missed_s: float) -> None:
+        """Nothing."""
+
     def tick(self, now: float, read_until: float) -> Actions:
         return Actions()
 

@@ -41,6 +41,9 @@ class Conductor(Protocol):
     def interrupt(self, by: str, now: float) -> Actions:
         """End the run early. ``by``: name of the signal, or the reason."""
 
+    def paused(self, missed_s: float) -> None:
+        """Take note, before anything that came meanwhile, that this process did not run for so long."""
+
     def tick(self, now: float, read_until: float) -> Actions:
         """Act on the time that has passed. ``read_until``: all that had arrived by then was taken in; later words
         may lie unread, so that nobody is late by a later time."""

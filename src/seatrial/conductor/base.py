@@ -21,8 +21,6 @@ from seatrial.protocol.timeouts import HEARTBEAT_S, NODE_SILENT_S, OUTPUT_S
 
 END_S = 10.0
 """Seconds for ranks to quit or to be killed, and for agents to stop."""
-_PAUSED_S = 2.0
-"""A gap between two calls that is longer means that this process, or the whole machine, was paused."""
 
 
 class BaseConductor(ABC):
@@ -51,7 +49,7 @@ class BaseConductor(ABC):
         self._stopped_at = 0.0
         """Time at which the agents were asked to stop."""
         self._actions = Actions()
-        self._clock_at = self._heartbeat_at = now
+        self._heartbeat_at = now
         self._read_until = now
         """All that had arrived by then was taken in. By this time, not by ``now``, a node is silent, still or late: an
         answer may lie unread for as long as it takes to read what others sent. A deadline is set from ``now`` on."""
@@ -61,7 +59,7 @@ class BaseConductor(ABC):
     def join(self, node: int, now: float, place: str = "") -> Actions:
         """Welcome an agent that proved that it knows the token; begin once all are there."""
         self._places.setdefault(node, place or self._config.host_name(node))
-        self._mark_heard(node, now)
+        self._heard_at[node] = now
         self._send(node, Welcome(kind="welcome", run=self._config.run))
         if self.state in (State.STOP, State.OVER):
             self._send(node, Stop(kind="stop"))
@@ -76,7 +74,7 @@ class BaseConductor(ABC):
         OriginError for a message in the name of another node or rank, and NumberError for an event out of order, which
         must not be recorded either.
         """
-        self._mark_heard(node, now)
+        self._heard_at[node] = now
         validate_origin(node, message, self._nodes, self._config.run)
         require_order(message, self._numbers)
         received = cast("AgentReport | Event", message)
@@ -101,19 +99,22 @@ class BaseConductor(ABC):
 
     def lost(self, node: int, detail: str, now: float) -> Actions:
         """Take note that the connection of a node is closed, or that its agent ended. ``detail``: how."""
-        self._pass_time(now)
         self._lose(node, detail, now)
         return self._take()
 
     def interrupt(self, by: str, now: float) -> Actions:
         """End the run early and keep what was measured. ``by``: name of the signal, or the reason."""
-        self._pass_time(now)
         self._interrupt(by, now)
         return self._take()
 
+    def paused(self, missed_s: float) -> None:
+        """Extend all deadlines: this process did not run for so long, which counts for nobody."""
+        self._heard_at = {node: at + missed_s for node, at in self._heard_at.items()}
+        self._until += missed_s
+        self._shift(missed_s)
+
     def tick(self, now: float, read_until: float) -> Actions:
         """Act on the time that has passed: heartbeats, silent nodes, hangs, deadlines."""
-        self._pass_time(now)
         self._read_until = read_until
         if now - self._heartbeat_at >= HEARTBEAT_S:
             self._heartbeat_at = now
@@ -249,23 +250,6 @@ class BaseConductor(ABC):
 
     def _all_gone(self) -> bool:
         return self._heard_at.keys() <= self._gone
-
-    # Time
-
-    def _mark_heard(self, node: int, now: float) -> None:
-        self._pass_time(now)
-        self._heard_at[node] = now
-
-    def _pass_time(self, now: float) -> None:
-        """Extend all deadlines if this process was paused.
-
-        Called before anything else: a message that came meanwhile must not count as late.
-        """
-        missed_s, self._clock_at = now - self._clock_at, now
-        if missed_s > _PAUSED_S:
-            self._heard_at = {node: at + missed_s for node, at in self._heard_at.items()}
-            self._until += missed_s
-            self._shift(missed_s)
 
     # Actions
 

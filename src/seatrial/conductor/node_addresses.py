@@ -36,10 +36,10 @@ def place_of(connection: socket.socket) -> str:
 
 def source_of(address: str) -> str:
     """Return from where a connection comes: a host can use any address of its network of IPv6, or of its loopback."""
-    number = ipaddress.ip_address(normalized(address))
+    number = _number(address)  # parsed once: a neighbor can have us ask this for each of thousands of connections
     if number.is_loopback:
         return "loopback"
-    return str(ipaddress.ip_network((number, 64), strict=False)) if number.version == 6 else str(number)
+    return f"network {int(number) >> 64:x}" if number.version == 6 else str(number)
 
 
 def surely_another(address: str, node: int, known: Mapping[int, Collection[str]]) -> list[int]:
@@ -61,5 +61,9 @@ def is_unknown(address: str, place: str, node: int, known: Mapping[int, Collecti
 
 def normalized(address: str) -> str:
     """Return an address as the kernel writes it: without a zone, and IPv4 not as a part of IPv6."""
+    return str(_number(address))
+
+
+def _number(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     number = ipaddress.ip_address(address.partition("%")[0])
-    return str(getattr(number, "ipv4_mapped", None) or number)
+    return getattr(number, "ipv4_mapped", None) or number

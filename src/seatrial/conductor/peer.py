@@ -37,15 +37,18 @@ class Peer:
         "place",
         "since",
         "socket",
+        "source",
         "tags_received",
         "tags_sent",
         "time_questions",
     )  # fmt: skip
 
-    def __init__(self, connection: socket.socket, address: str = "", *, attached: int | None = None) -> None:
+    def __init__(
+        self, connection: socket.socket, address: str = "", source: str = "", *, attached: int | None = None
+    ) -> None:
         self.socket = connection
-        self.address = address
-        """Where it comes from; empty where we made it."""
+        self.address, self.source = address, source
+        """Where it comes from, and with which others (``source_of``); empty where we made it."""
         self.place = ""
         """Where it is, as ``place_of`` says, once the agent has joined; empty, too, where we made the connection."""
         self.attached = attached
@@ -76,8 +79,8 @@ class Peer:
 
     @property
     def host(self) -> str:
-        """Where an agent that joined is: agents of one host share their turns."""
-        return self.place or f"node {self.node}"
+        """Where an agent that joined is: agents of one host share their turns. All others share theirs, too."""
+        return self.place or ("" if self.node is None else f"node {self.node}")
 
     def _may_decode(self, kept_bytes: int) -> bool:
         return kept_bytes <= _LARGE_BYTES or self.count(kept_bytes)

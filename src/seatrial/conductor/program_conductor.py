@@ -123,7 +123,6 @@ class ProgramConductor(BaseConductor):
 
     def interrupt(self, by: str, now: float) -> Actions:
         """End the run early; a second interrupt ends the grace of the first. SIGQUIT only asks where the ranks are."""
-        self._pass_time(now)
         # The question goes out before the ranks get SIGTERM; its heading follows the note of the interruption.
         used = self._cpu_use()
         asked = self._ask_where() if self.state is State.RUN and not self._config.watched else ""

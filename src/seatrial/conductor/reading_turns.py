@@ -1,16 +1,21 @@
 """The order in which peers are read, and the time until which all that had arrived was read. Pure.
 
 Reading what one host sends takes as long as that host likes: small messages of its agents may be dear to take in, and a
-disk of the controller may be slow. Hence hosts take turns; and whoever has to answer in time is judged by the last look
-at all sockets since which everything that lay there was read, not by the clock.
+disk of the controller may be slow. Hence hosts take turns, first those that took the least time; and whoever has to
+answer in time is judged by the last look at all sockets since which everything that lay there was read, not by the
+clock. Only a host that takes more than its time keeps nobody waiting: what lies unread then is its own.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
 from seatrial.conductor.peer import Peer
+
+_HOST_S = 1.0
+"""The time in which all that lies in the sockets of one host at one look is read (half a MiB for each agent), or else
+is no longer waited for. Connections that have not proved that they know the token share the time of one host."""
 
 
 class ReadingTurns:
@@ -22,6 +27,8 @@ class ReadingTurns:
         self._looked_at = now
         self._unread: dict[Peer, int] = {}
         """Peer -> the most bytes that may still lie unread in its socket since that look; 0: only lines wait."""
+        self._took_s: defaultdict[str, float] = defaultdict(float)
+        """Host -> how long reading it has taken since that look."""
         self._host_read_at: dict[str, float] = {}
         self._read_at: dict[Peer, float] = {}
 
@@ -36,6 +43,7 @@ class ReadingTurns:
         self._note_all_read()
         if not self._unread:
             self._looked_at, self._unread = at, dict(unread)
+            self._took_s.clear()
             self._note_all_read()
 
     def add(self, peer: Peer, door: Peer, most_bytes: int) -> None:
@@ -48,11 +56,14 @@ class ReadingTurns:
         if peer in self._unread:
             self._unread[peer] = 0 if is_empty else max(0, self._unread[peer] - num_bytes)
 
-    def end(self, peer: Peer, now: float) -> None:
-        """Take note of the end of a turn."""
-        if self._unread.get(peer) == 0 and not peer.lines:
+    def end(self, peer: Peer, began: float, now: float) -> None:
+        """Take note of a turn."""
+        self._took_s[peer.host] += now - began
+        if self._took_s[peer.host] > _HOST_S:
+            self._unread = {other: left for other, left in self._unread.items() if other.host != peer.host}
+        elif self._unread.get(peer) == 0 and not peer.lines:
             del self._unread[peer]
-            self._note_all_read()
+        self._note_all_read()
         self._read_at[peer] = self._host_read_at[peer.host] = now
 
     def forget(self, peer: Peer) -> None:
@@ -66,10 +77,12 @@ class ReadingTurns:
             self.read_until = self._looked_at
 
     def in_turn(self, peers: Collection[Peer]) -> list[Peer]:
-        """Return one agent of each host before the second one of any, and first those that were read longest ago."""
+        """Return one agent of each host before the second one of any; first those that took the least time since the
+        look, and then those that were read longest ago."""
         num_before = Counter[str]()
         turns = []
         for peer in sorted(peers, key=lambda peer: self._read_at.get(peer, 0.0)):
-            turns.append((num_before[peer.host], self._host_read_at.get(peer.host, 0.0), peer))
-            num_before[peer.host] += 1
-        return [peer for *_, peer in sorted(turns, key=lambda turn: turn[:2])]
+            host = peer.host
+            turns.append((num_before[host], self._took_s[host], self._host_read_at.get(host, 0.0), peer))
+            num_before[host] += 1
+        return [peer for *_, peer in sorted(turns, key=lambda turn: turn[:3])]

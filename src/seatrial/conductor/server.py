@@ -15,8 +15,10 @@ from seatrial.conductor.actions import Actions, Conductor
 from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S
 from seatrial.conductor.node_addresses import is_unknown, may_be, place_of, source_of, surely_another
 from seatrial.conductor.origin import NumberError, OriginError
+from seatrial.conductor.pauses import Pauses
 from seatrial.conductor.peer import Peer
 from seatrial.conductor.reading_turns import ReadingTurns
+from seatrial.conductor.strangers import Strangers
 from seatrial.errors import SeatrialError
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAnswer
 from seatrial.protocol.events import NoteEvent, Source
@@ -26,9 +28,6 @@ from seatrial.protocol.wire import MAX_LINE_BYTES
 
 _TICK_S = 0.25
 _HELLO_TIMEOUT_S = 10.0
-_PROOF_S = 2.0
-"""In this time no newcomer takes the place of an agent that has said hello. Munge needs two processes, and perhaps a
-resolver; a neighbor needs no secret for a hello."""
 _MAX_STRANGERS = 256
 """Connections that have not proved that they know the token."""
 _MAX_UNREAD_BYTES = 8 << 20
@@ -43,8 +42,6 @@ take us for dead after 30 s without a heartbeat; an agent that had no turn is fi
 _SOCKET_BYTES = 256 << 10
 """Bytes that a socket holds. Those of all agents are taken in before a deadline is judged. (Linux doubles it.)"""
 _BACKLOG = 4_096
-_MOST_ACCEPTED = 64
-"""Connections in one round: all of them can say hello before newcomers of the next round take their places."""
 _MAX_ERROR_CHARS = 200
 _MAX_SHOWN_NODES = 8
 _BOUNDED_ELSEWHERE = ("log", "output", "status")
@@ -92,7 +89,7 @@ class Server:
         self._on_event = on_event
         self._on_message = on_message
         self._peers: dict[int, Peer] = {}
-        self._strangers: set[Peer] = set()
+        self._strangers = Strangers()
         self._claims_noted: set[tuple[int, ...]] = set()
         """Nodes that a process claimed to be which it is not; twice where another process had joined as that node."""
         self._damage_noted: set[int] = set()
@@ -104,6 +101,7 @@ class Server:
         self._waiting: set[Peer] = set()
         """Peers with lines that were received and not taken in."""
         self._turns = ReadingTurns(time.monotonic())
+        self._pauses = Pauses()
 
     def serve(
         self,
@@ -119,19 +117,27 @@ class Server:
         """
         self._conductor, self._nodes, self._source, self._over = conductor, nodes, source, False
         next_tick = time.monotonic()
-        while not self._over:
-            self._read_round(next_tick)
-            now = time.monotonic()
-            if now >= next_tick:
-                next_tick = now + _TICK_S
-                self._shed_strangers()
-                news = on_idle(self._connected())
-                if isinstance(news, str):
-                    self._perform(conductor.interrupt(news, now))
-                elif news is not None:
-                    self._perform(conductor.lost(*news, now))
-                self._perform(conductor.tick(now, self._turns.read_until))
+        with self._pauses.watched():
+            while not self._over:
+                self._read_round(next_tick)
+                if time.monotonic() >= next_tick:
+                    next_tick = time.monotonic() + _TICK_S
+                    self._tick(on_idle(self._connected()))
         self.close()
+
+    def _tick(self, news: str | tuple[int, str] | None) -> None:
+        self._shed_strangers()
+        if isinstance(news, str):
+            self._perform(self._conductor.interrupt(news, self._now()))
+        elif news is not None:
+            self._perform(self._conductor.lost(*news, self._now()))
+        self._perform(self._conductor.tick(self._now(), self._turns.read_until))
+
+    def _now(self) -> float:
+        """Return the time for a call of the conductor, which hears first whether this process was paused."""
+        if missed_s := self._pauses.missed_s():
+            self._conductor.paused(missed_s)
+        return time.monotonic()
 
     @property
     def members(self) -> Collection[int]:
@@ -195,11 +201,13 @@ class Server:
         at = time.monotonic()
         ready = self._selector.select(timeout=0.0 if self._waiting else max(0.0, min(_TICK_S, until - at)))
         readable = {key.data for key, mask in ready if mask & selectors.EVENT_READ} | self._waiting
-        self._turns.begin_round(at, {peer: _BACKLOG if peer is self._door else _capacity(peer) for peer in readable})
+        # Once all have joined nobody waits for those at the door.
+        awaited = readable if len(self._peers) < self._nodes else readable - {self._door}
+        self._turns.begin_round(at, {peer: _capacity(peer) for peer in awaited})
         for key, mask in ready:
             if mask & selectors.EVENT_WRITE:
                 self._flush(key.data)
-        strangers = readable & self._strangers
+        strangers = {peer for peer in readable if peer in self._strangers}
         for peer in strangers:
             self._read(peer)
         # After them: what a new connection displaces may have said hello by now.
@@ -213,47 +221,44 @@ class Server:
 
     def _accept(self) -> None:
         began = time.monotonic()
-        for _ in range(_MOST_ACCEPTED):
+        is_empty = False
+        while not is_empty and time.monotonic() < began + _TURN_S:
             try:
                 connection, address = self._listener.accept()
             except BlockingIOError:
-                self._turns.took(self._door, 0, is_empty=True)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    continue  # that connection was reset
-                if all(peer.attached is not None for peer in self._strangers):
+                is_empty = True
+            except OSError as error:  # without room for one more, or that connection was reset
+                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._make_room():
                     # Until the next tick: otherwise new connections would keep the loop from everything else.
                     self._selector.unregister(self._listener)
-                self._make_room(began)
-                break
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # A listener for both families names a host of IPv4 by its IPv6 form.
-            peer = Peer(connection, address[0].removeprefix("::ffff:"))
-            self._strangers.add(peer)
-            self._selector.register(connection, selectors.EVENT_READ, peer)
-            self._turns.add(peer, self._door, _capacity(peer))
-            self._turns.took(self._door, 1, is_empty=False)
-            if len(self._strangers) > _MAX_STRANGERS:
-                self._make_room(began)
-        self._turns.end(self._door, time.monotonic())
+                    break
+            else:
+                # A listener for both families names a host of IPv4 by its IPv6 form.
+                self._take_newcomer(connection, address[0].removeprefix("::ffff:"))
+        self._turns.took(self._door, 0, is_empty=is_empty)
+        self._turns.end(self._door, began, time.monotonic())
 
-    def _make_room(self, heard_before: float) -> None:
-        """Drop a stranger from where most come; a real agent that is dropped tries again.
+    def _take_newcomer(self, connection: socket.socket, address: str) -> None:
+        connection.setblocking(False)
+        peer = Peer(connection, address, source_of(address))
+        self._strangers.add(peer)
+        self._selector.register(connection, selectors.EVENT_READ, peer)
+        self._turns.add(peer, self._door, _SOCKET_BYTES)
+        if self._strangers.num_accepted > _MAX_STRANGERS:
+            self._make_room()
 
-        That is the oldest one that has not said hello, as a real agent does at once (one that was accepted at
-        ``heard_before`` or later was not heard yet), or whose time for its proof is over, or else the newest one.
-        """
-        crowds: dict[str, list[Peer]] = {}
-        for peer in sorted(self._strangers, key=lambda peer: peer.since):
-            if peer.attached is None:
-                crowds.setdefault(source_of(peer.address), []).append(peer)
-        if crowds:
-            crowd = max(crowds.values(), key=lambda crowd: (len(crowd), crowd[-1].since))
-            silent = [peer for peer in crowd if peer.claim is None and peer.since < heard_before]
-            late = [peer for peer in crowd if peer.claim is not None and peer.since < heard_before - _PROOF_S]
-            self._drop([*silent, *late, crowd[-1]][0])
+    def _make_room(self) -> bool:
+        """Drop a stranger. Returns False where there is none that may be dropped."""
+        while (peer := self._strangers.one_to_drop(time.monotonic())) is not None:
+            was_silent = peer.claim is None
+            if was_silent:
+                self._read(peer)  # its hello may lie there
+            if peer.socket.fileno() < 0 or peer not in self._strangers:
+                return True
+            if not was_silent or peer.claim is None:
+                self._drop(peer)
+                return True
+        return False
 
     def _shed_strangers(self) -> None:
         if self._listener not in self._selector.get_map():
@@ -275,15 +280,15 @@ class Server:
         if peer.socket.fileno() < 0:
             return  # dropped by an earlier event of the same round
         self._waiting.discard(peer)
-        until = time.monotonic() + _TURN_S
+        began = time.monotonic()
         if not peer.lines:
             self._receive(peer)
         while peer.lines and peer.socket.fileno() >= 0:
             self._take_line(peer, peer.lines.popleft())
-            if time.monotonic() >= until:
+            if time.monotonic() >= began + _TURN_S:
                 break
         if peer.socket.fileno() >= 0:
-            self._turns.end(peer, time.monotonic())
+            self._turns.end(peer, began, time.monotonic())
             if peer.lines:
                 self._waiting.add(peer)
 
@@ -347,7 +352,7 @@ class Server:
             return
         try:
             try:
-                actions = self._conductor.message(node, message, time.monotonic())
+                actions = self._conductor.message(node, message, self._now())
             except OriginError:
                 self._count_damage(node, "a message in the name of another node or rank, or of the controller")
                 return
@@ -398,6 +403,7 @@ class Server:
             return False  # without an answer it looks for its own controller again
         challenge = secrets.token_hex(16)
         peer.claim = (node, nonce, challenge)
+        self._strangers.greeted(peer, time.monotonic())
         port = self.port if peer.attached is None else 0
         own_proof = proof(self._token_of(node), "conductor", nonce, challenge, node, port)
         answer = ConductorProof(kind="proof", challenge=challenge, proof=own_proof)
@@ -419,6 +425,8 @@ class Server:
             is_there = may_be(peer.socket, node, self._addresses)
             # A connection that we made leads to the host of the request.
             peer.place = place_of(peer.socket) if peer.attached is None else ""
+            if peer.attached is None:
+                peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:  # it was reset after it had sent its proof
             return False
         if not is_there:
@@ -456,7 +464,7 @@ class Server:
         peer.node = node
         self._strangers.discard(peer)
         self._peers[node] = peer
-        self._perform(self._conductor.join(node, time.monotonic(), peer.place))
+        self._perform(self._conductor.join(node, self._now(), peer.place))
         return True
 
     def _has_ended(self, node: int) -> bool:
@@ -490,7 +498,7 @@ class Server:
         self._drop(peer)
         if peer.node is not None:
             # The entry stays: no other connection may take the place of a lost node.
-            self._perform(self._conductor.lost(peer.node, detail, time.monotonic()))
+            self._perform(self._conductor.lost(peer.node, detail, self._now()))
 
     def _perform(self, actions: Actions) -> None:
         for event in actions.events:
