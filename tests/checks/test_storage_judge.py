@@ -175,9 +175,13 @@ def test_slow_appends_are_compared_and_quick_ones_are_alike() -> None:
 def test_different_file_systems_are_not_compared_but_reported() -> None:
     mixed = fleet([[1.0], [0.2], [1.0], [1.0]], kinds={1: "ext4"})
     assert suspects(mixed, NAMED) == ()
-    (finding,) = grave(CHECK.judge(mixed, NAMED))
+    ruling = CHECK.judge(mixed, NAMED)
+    (finding,) = grave(ruling)
     assert (finding.severity, finding.culprit.nodes) == ("warn", ("n1",))
     assert finding.what == "the folder is on nfs4 on 3 nodes and on ext4 on node n1"
+    assert ruling.unjudged == ("speeds of nodes on different kinds of file system (ext4 and nfs4), by one another",)
+    limited = replace(NAMED, min_write_gbps=0.1, min_read_gbps=0.1, max_fsync_ms=100.0)
+    assert CHECK.judge(mixed, limited).unjudged == ()
 
 
 def test_the_users_limits_count_for_a_node_with_all_its_ranks() -> None:

@@ -272,11 +272,22 @@ def test_a_contest_is_the_same_whatever_the_hosts_are_called() -> None:
     assert len(limits) == 1
 
 
-def test_three_hosts_whose_devices_are_wired_alike_hide_nothing() -> None:
-    values, hosts = on_hosts(*[[50.0] * 4 + [25.0] * 4] * 3)
+@pytest.mark.parametrize("num_hosts", [3, 4, 6])
+def test_hosts_whose_devices_are_wired_alike_hide_nothing(num_hosts: int) -> None:
+    for other, num_apart in ((25.0, 4 * num_hosts), (44.0, 0)):
+        values, hosts = on_hosts(*[[50.0] * 4 + [other] * 4] * num_hosts)
+        ruling = judge_fleet(values, better="high", device_type="cuda", hosts=hosts)
+        assert (ruling.outliers, {*ruling.contested}, len(ruling.apart)) == ((), set(), num_apart)
+
+
+@pytest.mark.parametrize(("slow", "lie"), [(85.0, 85.0), (85.0, 86.7), (87.0, 87.0)])
+@pytest.mark.parametrize("per_host", [1, 8])
+@pytest.mark.parametrize("num_hosts", [3, 4, 5, 6])
+def test_healthy_differences_do_not_let_a_host_hide(num_hosts: int, per_host: int, slow: float, lie: float) -> None:
+    healthy = [[100.0 - 1.3 * host] * per_host for host in range(num_hosts - 2)]
+    values, hosts = on_hosts([slow] * per_host, *healthy, [lie] * per_host)
     ruling = judge_fleet(values, better="high", device_type="cuda", hosts=hosts)
-    assert (ruling.outliers, {*ruling.contested}) == ((), set())
-    assert len(ruling.apart) == 12
+    assert set(range(per_host)) <= {*ruling.outliers, *ruling.contested, *ruling.apart} or len(values) <= 3
 
 
 def test_uneven_hosts_whose_ranks_share_cores_acquit_nobody() -> None:

@@ -35,6 +35,8 @@ _MANY = 4
 likelier than as many faults: the wiring of a host, a socket."""
 _MOST_CONTESTING = 16
 """Hosts, up to which each is left out once: of more of them one moves the median and MAD by little."""
+_FEW_HOSTS = 6
+"""Up to this many hosts the MAD of the others is uncertain: differences between healthy ones hide a slow one."""
 VOTING_HOSTS = 3
 """From this many hosts on most of them agree against one that lies."""
 NUM_REFERENCES = 3
@@ -328,7 +330,7 @@ def judge_fleet(
         is_wide=is_wide,
         contested=contested,
         are_alike=are_alike,
-        num_hosts=len(set((hosts or {}).values())) or 1,
+        num_hosts=len({hosts[rank] for rank in measured}) or 1 if hosts is not None else 1,
         apart=dict.fromkeys(sorted(apart), farthest),
     )
 
@@ -350,20 +352,23 @@ def _contested(
     tighter = max if high else min
     for name in sorted(by_host):
         rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
-        spread = _spread(rest, hosts, max(_EFFECT[kind], _CONTESTED_EFFECT), high, kind)
+        effect = max(_EFFECT[kind], _CONTESTED_EFFECT)
+        spread = _spread(rest, hosts, effect, high, kind)
         limit = tighter(spread.limit, spread.farthest)
+        if len(by_host) <= _FEW_HOSTS:
+            # Of two hosts that remain each may be right.
+            of_hosts = [median(mine) for other, mine in by_host.items() if other != name]
+            typical = tighter(spread.better, *of_hosts) if len(by_host) == VOTING_HOSTS else spread.better
+            limit = tighter(limit, typical * (1 - effect) if high else typical * (1 + effect))
         if len(rest) <= FEW:
             best = tighter(rest.values())
             limit = tighter(limit, best / _RATIO[kind] if high else best * _RATIO[kind])
-        if len(by_host) == VOTING_HOSTS:
-            # Each of the two others may be right.
-            typical = tighter(median(mine) for other, mine in by_host.items() if other != name)
-            limit = tighter(limit, typical / _RATIO[kind] if high else typical * _RATIO[kind])
-        for rank, value in values.items():
-            if hosts[rank] != name and rank not in slow and (value < limit if high else value > limit):
-                tightest = tighter(limit, found[rank].limit) if rank in found else limit
-                if rank not in found or tightest != found[rank].limit:
-                    found[rank] = Contest(host=name, limit=limit)
+        missed = [rank for rank in _beyond(rest, limit, high=high) if rank not in slow]
+        if len(missed) * _MANY > len(rest) and {hosts[rank] for rank in missed} == {hosts[rank] for rank in rest}:
+            continue  # of each of these hosts many: they are wired so
+        for rank in missed:
+            if rank not in found or tighter(limit, found[rank].limit) != found[rank].limit:
+                found[rank] = Contest(host=name, limit=limit)
     return found
 
 
@@ -373,8 +378,10 @@ class _Spread:
     """The median."""
     limit: float
     """On one side of it."""
+    better: float
+    """The median; of two values in the middle the better one."""
     farthest: float
-    """The ratio from the median; of two values in the middle from the better one."""
+    """The ratio from that."""
     method: str
 
 
@@ -392,6 +399,7 @@ def _spread(
     return _Spread(
         reference=reference,
         limit=reference - distance if high else reference + distance,
+        better=better,
         farthest=better / _RATIO[kind] if high else better * _RATIO[kind],
         method=f"median {_SIGMAS} MAD and {effect * 100:.0f} % of {len(values)}{by_host}",
     )

@@ -40,7 +40,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         judge_room(evidence, params),
         judge_sharing(evidence, params),
         judge_user_limits(evidence, params),
-        *judge_fleet_speeds(evidence),
+        *judge_fleet_speeds(evidence, params),
         Ruling(unjudged=tuple(_unfinished_parts(evidence))),
     ]
     return Ruling.merge(parts)

@@ -18,18 +18,24 @@ from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
 from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import FleetRates, median
+from seatrial.util.text import and_list, as_name
 
 _VARIANTS = {"write_gbps": ("",), "read_gbps": ("cold", "warm"), "fsync_ms": ("p99",)}
 """The variants of each measurement to which the user's limit applies."""
 
 
-def judge_fleet_speeds(evidence: Evidence) -> Iterator[Ruling]:
+def judge_fleet_speeds(evidence: Evidence, params: Params) -> Iterator[Ruling]:
     """Yield a ruling for each node and speed, compared with the nodes on the same kind of file system."""
     cpu_shares = {
         measurement.rank: measurement.value
         for measurement in evidence.measurements
         if (measurement.name, measurement.stage) == ("cpu_share", "repeat") and measurement.rank is not None
     }
+    kinds = {fact.value["kind"] for fact in evidence.facts if fact.name == "folder"}
+    if len(kinds) > 1 and any(rule.value is None for rule in user_rules(params)):
+        # A node chooses by its word with whom it is compared, and how many the others are.
+        named = and_list(sorted(as_name(kind or "unknown") for kind in kinds))
+        yield Ruling(unjudged=(f"speeds of nodes on different kinds of file system ({named}), by one another",))
     for name, variant, rates in compared_rates(evidence):
         for ruling in judge_speeds(rates, _words(evidence, name, variant), cpu_shares):
             yield replace(ruling, judged=tuple(_by_node(evidence, ruling.judged)))
