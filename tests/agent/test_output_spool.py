@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import itertools
+import os
 import random
 import tempfile
 import time
@@ -138,3 +140,18 @@ def test_in_pods_the_rate_is_that_of_a_log(monkeypatch: pytest.MonkeyPatch) -> N
         sent += sum(len(piece["data"]) for piece in spools.pieces(lambda: True))
     spool.free()
     assert sent == pytest.approx(10 * (1 << 20) / 4, rel=0.05)
+
+
+def test_the_output_of_a_generation_follows_that_of_the_one_before() -> None:
+    spools = OutputSpools(in_pod=False)
+    for generation in range(2):
+        for rank in range(2):
+            spool = spools.open(rank, generation)
+            spool.write(os.urandom(3 * PIECE_BYTES))
+            spool.close()
+    pieces = [*itertools.islice(spools.pieces(lambda: True), 7), *spools.rest(time.monotonic() + 60.0)]
+    for rank in range(2):
+        generations = [piece["gen"] for piece in pieces if piece["rank"] == rank]
+        assert generations == sorted(generations)
+        assert len(generations) >= 6
+    assert {piece["rank"] for piece in pieces[:2]} == {0, 1}, "ranks take turns"

@@ -161,7 +161,7 @@ class OutputSpools:
 
     def pieces(self, may_send: Callable[[], bool]) -> Iterator[RankLog]:
         """Yield what is due, each rank in its turn, for as long as ``may_send`` returns True."""
-        while due := [spool for spool in self._spools if spool.is_due(time.monotonic())]:
+        while due := [spool for spool in self._first_of_ranks() if spool.is_due(time.monotonic())]:
             for spool in due:
                 if not (may_send() and self._has_credit()):
                     return
@@ -170,13 +170,20 @@ class OutputSpools:
     def rest(self, until: float) -> Iterator[RankLog]:
         """Yield all that is left until that time (monotonic), then the end of each rank."""
         while self._spools:
-            for spool in list(self._spools):
+            for spool in self._first_of_ranks():
                 spool.close()
                 while not self._has_credit() and time.monotonic() < until:
                     time.sleep(0.02)
                 if time.monotonic() >= until:
                     spool.skip_to_end()
                 yield self._take(spool)
+
+    def _first_of_ranks(self) -> list[OutputSpool]:
+        """Return what each rank printed first: the output of its next generation follows when all of that is sent."""
+        first: dict[int, OutputSpool] = {}
+        for spool in self._spools:
+            first.setdefault(spool.rank, spool)
+        return list(first.values())
 
     def _take(self, spool: OutputSpool) -> RankLog:
         piece = spool.take()

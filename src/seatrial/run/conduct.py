@@ -177,6 +177,11 @@ def _conduct(
     is_followed = "SEATRIAL_LIVE" in os.environ
     logs = RankLogs(folder, job.world_size, job.max_restarts + 1 if isinstance(job, ProgramJob) else MOST_GENERATIONS)
 
+    def record(event: dict[str, Any]) -> None:
+        if event.get("kind") == "generation":
+            logs.begin(event["gen"])
+        on_event(event)
+
     def receive(message: dict[str, Any]) -> None:
         if message.get("kind") == "log" and not is_followed:
             logs.take(cast("RankLog", message))
@@ -185,7 +190,7 @@ def _conduct(
 
     if target.submit_and_follow is not None and rendezvous is None:
         try:
-            return target.submit_and_follow(job, run, folder, on_event, receive, signals)
+            return target.submit_and_follow(job, run, folder, record, receive, signals)
         finally:
             _end_output(logs, job, on_event)
     on_event(run)
@@ -206,7 +211,7 @@ def _conduct(
         on_event(source.event(NoteEvent(kind="note", severity="info", text=_unbound(unbound))))
     ports = rendezvous.ports if rendezvous else (0,)
     raise_file_limit(_FILES_OF_NODE * job.nodes + _OTHER_FILES)
-    server = Server(listen, token_of, on_event, ports, receive, credential, addresses)
+    server = Server(listen, token_of, record, ports, receive, credential, addresses)
     driver = target.driver(job)
     try:
         if rendezvous is None:

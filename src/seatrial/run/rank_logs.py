@@ -44,11 +44,20 @@ class RankLogs:
     def __init__(self, folder: Path, world_size: int, generations: int = MOST_GENERATIONS) -> None:
         """``generations``: how many the run can have; each one of a rank is a file."""
         self._folder, self._world_size, self._generations = folder, world_size, generations
+        self._begun = 0
+        """The generation that began last."""
+        self._newest = Counter[int]()
+        """Rank -> the generation of its last piece. Its agent sends the output of one after the other, so that one file
+        of each rank is written at a time."""
         self._files: dict[str, _File] = {}
         self._open: dict[str, io.FileIO] = {}
         """The files that were written last, the latest at the end."""
         self._rank_bytes: Counter[int] = Counter()
         """Rank -> bytes in all of its files."""
+
+    def begin(self, generation: int) -> None:
+        """Take note that a generation begins: before it does, no rank of it prints anything."""
+        self._begun = max(self._begun, min(generation, self._generations - 1))
 
     def take(self, message: RankLog) -> None:
         """Append a piece. Where pieces are missing before it, a line in the file says so.
@@ -58,8 +67,8 @@ class RankLogs:
         rank, generation, at = message["rank"], message["gen"], message["at"]
         if not (type(rank) is type(generation) is type(at) is int and at >= 0):
             raise ValueError("the place of a piece of output is no number")
-        if not (0 <= rank < self._world_size and 0 <= generation < self._generations):
-            raise ValueError(f"rank {rank}, generation {generation}: no such rank in this run")
+        if not (0 <= rank < self._world_size and self._newest[rank] <= generation <= self._begun):
+            raise ValueError(f"rank {rank}, generation {generation}: no such rank prints in this run by now")
         unpack = zlib.decompressobj()
         try:
             piece = unpack.decompress(base64.b64decode(message["data"], validate=True), PIECE_BYTES + 1)
@@ -68,6 +77,9 @@ class RankLogs:
         if len(piece) > PIECE_BYTES or not unpack.eof:
             raise ValueError(f"a piece of output has more than {PIECE_BYTES} bytes, or is cut")
         name = f"rank{rank}.gen{generation}.log"
+        if generation > self._newest[rank]:
+            self._close(f"rank{rank}.gen{self._newest[rank]}.log")
+            self._newest[rank] = generation
         if name not in self._files:
             self._files[name] = _File(rank=rank, is_other=not self._create(name))
         file = self._files[name]
