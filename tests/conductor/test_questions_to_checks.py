@@ -120,3 +120,44 @@ def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
     honest = {("rank0.0", "rank"): 1, ("rank1.0", "rank"): 1, ("rank1.0", "facts"): 100}
     assert asked == [{**honest, ("rank0.0", "facts"): 100 * 333}] * 2
     assert newest == last
+
+
+def test_the_ranks_of_one_host_share_the_values_that_a_check_thinks_about() -> None:
+    """By 100,000 values of each of 8 ranks a check thought for 5 s."""
+    asked: list[Counter[str]] = []
+
+    def suspects(check: str, events: list[dict[str, Any]]) -> tuple[int, ...]:
+        asked.append(Counter(event["src"] for event in events for _ in event.get("facts", ())))
+        return ()
+
+    config = TrialConfig(
+        run="r",
+        nodes=3,
+        nproc_per_node=4,
+        env={},
+        steps=(StepPlan(check="compute", scope="alone"),),
+        deadline_s=600.0,
+        device="cpu",
+        backend="gloo",
+        suspects=suspects,
+    )
+    conductor = TrialConductor(config, 0.0)
+    for node, place in enumerate(("10.0.0.1", "10.0.0.1", "10.0.0.2")):
+        conductor.join(node, 0.1, place)
+    numbers = itertools.count()
+
+    def say(rank: int, kind: str, **values: Any) -> None:
+        header = {"kind": kind, "run": "r", "src": f"rank{rank}.0", "seq": next(numbers), "t": 1.0}
+        conductor.message(rank // 4, {**header, "gen": 0, "rank": rank, **values}, 1.0)
+
+    for rank in range(12):
+        say(rank, "rank", node_rank=rank // 4, local_rank=rank % 4)
+    for rank in range(12):
+        for _ in range(60):
+            say(rank, "facts", step=0, facts=[{"name": "x", "value": 1}] * 200)
+    for rank in range(12):
+        say(rank, "done", step=0, seconds=0.1, share={})
+    (num_facts,) = asked
+    one, other = (sum(num_facts[f"rank{rank}.0"] for rank in ranks) for ranks in (range(8), range(8, 12)))
+    assert 24_000 < one <= 34_000, "three values each"
+    assert 24_000 < other <= 34_000

@@ -486,3 +486,26 @@ def test_a_node_that_is_lost_already_ends_no_later_attempt(*, signaled: bool) ->
     outcomes = [event["outcome"] for event in record.of("step_end") if event["gen"] == 1]
     assert outcomes == ["done"] * 4
     assert (record.of("interrupted"), record.of("note")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("rank", "gen", "last", "extends"),
+    [(2, 0, False, True), (2, 0, True, False), (2, 1, False, False), (3, 5, False, False)],
+    ids=["printed", "said all", "never begun", "no such generation"],
+)
+def test_only_missing_output_of_ranks_that_ran_holds_up_the_end(rank: int, gen: int, last: bool, extends: bool) -> None:
+    def send(fleet: SimulatedFleet) -> None:
+        fleet.say(1, {"kind": "log", "rank": rank, "gen": gen, "at": 0, "data": "", "last": last})
+        if fleet.now - began[0] < 20.0:
+            fleet.later(1.0, lambda: send(fleet))
+
+    def begin(fleet: SimulatedFleet) -> None:
+        began.append(fleet.now)
+        fleet.mute(1)
+        send(fleet)
+
+    began: list[float] = []
+    record = SimulatedFleet(nodes=2, nproc_per_node=2, on_state={State.STOP: begin}).run()
+    after_s = record.events[-1]["t"] - began[0]
+    assert (after_s > 20.0) is extends
+    assert extends or after_s < 15.0

@@ -178,6 +178,31 @@ def test_an_endless_sender_hides_no_silent_node(monkeypatch: pytest.MonkeyPatch)
         assert _seen(served) == [(1, "silent")]
 
 
+def test_a_slow_sender_hides_no_silent_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in its socket takes minutes to take in, as on a slow disk."""
+    monkeypatch.setattr(base, "NODE_SILENT_S", 4.0)
+    with _served(3, _ONE_STEP) as served, contextlib.ExitStack() as stack:
+        slow, honest, _ = _begin(served, 3, stack)
+        _slow(served, 0.1)
+        sends = threading.Thread(target=_send_without_end, args=(slow,))
+        sends.start()
+        with _status_of(honest, (2, 3)):
+            until = time.monotonic() + 20.0
+            while not _seen(served):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        assert _seen(served) == [(2, "silent")]
+        served.server._on_message = lambda message: None
+        slow.socket.shutdown(socket.SHUT_RDWR)
+        sends.join(20.0)
+
+
+def _send_without_end(agent: StubAgent) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            agent.send_lines(b"".join(_LINES_OF_OUTPUT * 1_000))
+
+
 def test_agents_take_turns_and_hear_from_us_meanwhile() -> None:
     """What one of them has sent takes 10 s to take in."""
     with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:

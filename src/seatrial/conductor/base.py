@@ -46,6 +46,8 @@ class BaseConductor(ABC):
         self._awaited: set[int] = set()
         """Nodes that have not sent ``killed`` yet."""
         self._interrupted_by = ""
+        self._printing: set[tuple[int, int]] = set()
+        """(rank, generation) of all that were started and whose last piece of output has not come."""
         self._stopped_at = 0.0
         """Time at which the agents were asked to stop."""
         self._actions = Actions()
@@ -88,9 +90,12 @@ class BaseConductor(ABC):
             case "end" if received.get("src") == f"node{node}":
                 self._agent_ended(node, received, now)
             case "log":
+                printed = (received["rank"], received["gen"])
                 # The agents send what is left of the output when all ranks have ended.
-                if self.state is State.STOP:
+                if self.state is State.STOP and printed in self._printing:
                     self._until = max(self._until, min(now, self._stopped_at + OUTPUT_S) + END_S)
+                if received["last"] is True:
+                    self._printing.discard(printed)
             case _:
                 self._receive(node, received, now)
         if "seq" in message:
@@ -187,6 +192,9 @@ class BaseConductor(ABC):
         """End the ranks: the run was just interrupted."""
 
     # Shared steps
+
+    def _note_started(self, ranks: Collection[int]) -> None:
+        self._printing |= {(rank, self._generation) for rank in ranks}
 
     def _lose(self, node: int, detail: str, now: float) -> None:
         if node in self._gone or self.state is State.OVER:

@@ -150,6 +150,7 @@ class ProgramConductor(BaseConductor):
         self.state = State.RUN
         self._until = now + config.start_timeout_s  # the deadline of starting, then of ending
         rows = [[rank, *divmod(rank, config.nproc_per_node)] for rank in range(config.world_size)]
+        self._note_started(range(config.world_size))
         self._record(GenerationEvent(kind="generation", gen=self._generation, ranks=rows))
         for node in self._heard_at:
             command = StartProgram(

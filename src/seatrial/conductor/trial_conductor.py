@@ -42,9 +42,9 @@ _MAX_REPEATS = 11
 _MOST_LATE = 8
 """Late nodes that are named."""
 _MOST_VALUES = 100_000
-"""Values in the newest measurements and facts of one source, by which a check is asked how it goes on: while it thinks,
-nobody is heard, and agents take us for dead after 30 s. A rank has some hundreds of measurements, and twenty a minute
-in a long check, with some ten values in each."""
+"""Values in the newest measurements and facts of all ranks of one host, by which a check is asked how it goes on: it
+thinks half a second about them, and nobody is heard meanwhile. A rank has some hundreds of measurements, and twenty a
+minute in a long check, with some ten values in each."""
 _CHARS_OF_VALUE = 64
 """Characters of a text that count as one more value."""
 _MAX_NODE_BYTES = 1_000
@@ -86,6 +86,8 @@ class TrialConductor(BaseConductor):
         """The generation, and the steps of the current check."""
         self._entries: dict[str, deque[tuple[dict[str, Any], int]]] = {}
         """Source -> the events with its newest measurements and facts of the current check, and the values in each."""
+        self._ranks_at = Counter[str]()
+        """Place -> its ranks in this generation."""
         self._num_values: Counter[str] = Counter()
         """Source -> the values in all of them."""
         self._ended = set[str]()
@@ -110,6 +112,7 @@ class TrialConductor(BaseConductor):
     def _begin(self, now: float) -> None:
         self._generation += 1
         self._shared, self._at = {}, -1
+        self._ranks_at = Counter(self._places[self._nodes[rank]] for rank in self._ranks)
         rows = [[rank, self._nodes[rank], self._local_rank(rank)] for rank in self._ranks]
         places = {str(node): place for node, place in sorted(self._places.items())}
         self._begun = GenerationEvent(kind="generation", gen=self._generation, ranks=rows, places_of_nodes=places)
@@ -123,6 +126,7 @@ class TrialConductor(BaseConductor):
         config = self._config
         self.state = State.START
         self._shared = {}
+        self._note_started(self._ranks)
         hosts = {rank: self._places[self._nodes[rank]] for rank in self._ranks}
         self._hang_detector = HangDetector(hosts, min(now + config.start_timeout_s, self._deadline), now)
         by_node, all_ranks = self._by_node(self._ranks), ranges(self._ranks)
@@ -298,7 +302,7 @@ class TrialConductor(BaseConductor):
             case "rank" if self.state is State.START:
                 self._receive_rank(received, now)
             case "measurements" | "facts" if received["step"] == self._number and received["src"] not in self._ended:
-                self._keep_entries(cast("dict[str, Any]", received))
+                self._keep_entries(node, cast("dict[str, Any]", received))
             case "node_done" if self.state is State.AGENTS and received["step"] == self._number:
                 self._receive_node_done(node, received, now)
             case "done" if self.state is State.STEP and received["step"] == self._number:
@@ -325,13 +329,15 @@ class TrialConductor(BaseConductor):
     def _events_of_check(self) -> list[dict[str, Any]]:
         return [*self._check_events, *(event for kept in self._entries.values() for event, _ in kept)]
 
-    def _keep_entries(self, event: dict[str, Any]) -> None:
+    def _keep_entries(self, node: int, event: dict[str, Any]) -> None:
         """Keep them for the questions to the check. The judge reads all of them at the end."""
         src, num_values = event["src"], _num_values(event)
         kept = self._entries.setdefault(src, deque())
         kept.append((event, num_values))
         self._num_values[src] += num_values
-        while self._num_values[src] > _MOST_VALUES:
+        # Each rank has its share, so that none pushes out the values of another one.
+        most = _MOST_VALUES // max(1, self._ranks_at[self._places[node]])
+        while self._num_values[src] > most:
             self._num_values[src] -= kept.popleft()[1]
 
     def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
