@@ -44,6 +44,22 @@ def test_a_run_stays_in_its_place_whatever_the_user_chooses_meanwhile(
     assert f"-n {pinned} get pods" in kubectl.command_line("get", "pods")
 
 
+@pytest.mark.parametrize("of_context", ["ml", ""])
+@pytest.mark.parametrize(("namespace", "pinned"), [(None, "team"), ("mine", "mine")])
+def test_a_run_stays_in_the_namespace_that_a_script_adds(
+    tmp_path: Path, namespace: str | None, pinned: str, of_context: str
+) -> None:
+    """kubectl 1.32 prints the namespace of its option, and that of a context only with ``config view``."""
+    contexts = [{"name": "a", "context": {"cluster": "c", "namespace": of_context}}]
+    answer = json.dumps({"current-context": "a", "contexts": contexts})
+    printed = json.dumps({"kind": "ConfigMap", "metadata": {"name": "x", "namespace": "team"}})
+    program = scripted(
+        tmp_path, ("*config' 'view*", f"echo '{answer}'"), ("*create*--dry-run=client*", f"echo '{printed}'")
+    )
+    kubectl = Kubectl(program=program, namespace=namespace).in_present_context()
+    assert kubectl.namespace == pinned
+
+
 @pytest.mark.parametrize(
     ("server", "begins"),
     [("https://rancher.example/k8s/clusters/c-1", "/k8s/clusters/c-1/api/v1"), ("https://a", "/api/v1")],

@@ -170,8 +170,10 @@ class Kubectl:
         server = next((text(entry, "cluster", "server") for entry in items_of(view, "clusters")), "")
         namespace = self.namespace
         if name and namespace is None:
-            namespace = next((text(entry, "context", "namespace") for entry in items_of(view, "contexts")), "")
-            namespace = namespace or _DEFAULT_NAMESPACE
+            # Where it is a script that adds --namespace, an object that is only printed has that one.
+            printed = self.call("create", "configmap", "x", "--dry-run=client", "-o", "json").json
+            in_context = next((text(entry, "context", "namespace") for entry in items_of(view, "contexts")), "")
+            namespace = text(printed, "metadata", "namespace") or in_context or _DEFAULT_NAMESPACE
         server_path = ""
         with contextlib.suppress(ValueError):
             server_path = urlsplit(server).path.rstrip("/")
