@@ -272,6 +272,18 @@ def test_a_place_and_an_interruption_in_words() -> None:
     ]
 
 
+@pytest.mark.parametrize(("printed", "when"), [([], " before the ranks were started"), (["step 10"], "")])
+def test_ranks_that_print_were_started(printed: list[str], when: str) -> None:
+    """A training in pods has no conductor that tells their start."""
+    errors = io.StringIO()
+    display = ProgramDisplay(io.StringIO(), errors, prefix=False)
+    if printed:
+        display.on_message({"kind": "output", "gen": 0, "rank": 0, "lines": printed, "left_out": 0})
+    display.on_event({"kind": "interrupted", "by": "the cluster: pod t was evicted"})
+    display.close()
+    assert errors.getvalue().rstrip().endswith(f"interrupted by the cluster: pod t was evicted{when}")
+
+
 def test_a_node_has_one_name_of_readable_length() -> None:
     """Each place is shown with it, and one agent may send any number of names."""
     errors = io.StringIO()

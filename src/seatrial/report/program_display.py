@@ -121,7 +121,9 @@ class ProgramDisplay:
         elif kind == "exit" and event.get("code") and not event.get("ours"):
             self._has_failed = True
         elif kind == "interrupted" and not self._started:
-            self._say(f"interrupted by {event.get('by')} before the ranks were started")
+            # Ranks that no conductor started tell that they run by what they print.
+            when = "" if self.last_lines else " before the ranks were started"
+            self._say(f"interrupted by {event.get('by')}{when}")
         elif kind == "interrupted":
             self._say(f"interrupted by {event.get('by')}: {self._grace_words(str(event.get('by')))}")
 
