@@ -17,11 +17,12 @@ from kubernetes.workloads import workload
 from seatrial.errors import SeatrialError
 from seatrial.targets.job import Job, Processes
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
-from seatrial.targets.kubernetes.attempt import Attempt, WaitLimits
+from seatrial.targets.kubernetes.attempt import Attempt
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.kubernetes_target import PodsDetail
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.run_log import RunLog
+from seatrial.targets.kubernetes.wait_limits import WaitLimits
 
 WORKLOAD = workload(nproc_per_node=1, gpus_per_node=1)
 OBJECTS = manifest("job", WORKLOAD)
@@ -45,6 +46,15 @@ def running(number: int, suffix: str = "x", owners: Any = OWNED) -> dict[str, An
     status = {"phase": "Running", "containerStatuses": [{"name": "seatrial", "ready": True, "state": {"running": {}}}]}
     name, labels = f"trial-1-{number}-{suffix}", {INDEX: str(number)}
     return pod(name, metadata__labels=labels, metadata__ownerReferences=owners, status=status)
+
+
+def listed_in_turn(lists: list[list[dict[str, Any]]], folder: Path) -> tuple[str, str]:
+    """Return the answer of a cluster that lists its pods so, one list after the other; the last one stays."""
+    for number, pods in enumerate(lists):
+        (folder / f"list{number}").write_text(json.dumps({"items": pods}))
+    at, last = shlex.quote(str(folder)), len(lists) - 1
+    count = f"n=$(cat {at}/turn 2>/dev/null || echo 0); echo $((n < {last} ? n + 1 : {last})) > {at}/turn"
+    return "'get pods'*", f"if [ -e {at}/deleted ]; then cat {at}/none; else {count}; cat {at}/list$n; fi"
 
 
 class Cluster:

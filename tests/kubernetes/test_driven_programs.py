@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from kubernetes.double.cluster import Cluster
-from kubernetes.driven import driven, plant_after, stop
+from kubernetes.driven import await_in_logs, driven, plant_after, stop
 from kubernetes.runs import SUM, TRAINING, digest_here, digest_in
 
 pytestmark = pytest.mark.cluster
@@ -116,6 +118,23 @@ def test_a_training_with_a_pod_out_of_memory_fails(cluster: Cluster, tmp_path: P
     ended = driven(cluster, tmp_path / "out", ("train", "--epochs=1000", "--", "digits"), meanwhile=killed)
     assert ended.code == 1, ended.said
     assert re.search(r"pod trial-1-1-\S+ on node node-\d was killed because it needed more memory", ended.said)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(160)
+@pytest.mark.parametrize("fault", ["oom-killed", "evicted"])
+def test_a_training_whose_pods_start_again_succeeds(fault: str, cluster: Cluster, tmp_path: Path) -> None:
+    def strike_once(process: subprocess.Popen[bytes]) -> None:
+        await_in_logs(cluster, "local rank 0, process", 60)
+        time.sleep(3)
+        cluster.plant({"fault": fault, "pods": "trial-1-node-0-1-*"})
+        time.sleep(1)
+        cluster.plant()
+
+    words = ("train", "--max-restarts=1", "--epochs=60", "--checkpoint-dir=/tmp/ck", "--", "digits")
+    ended = driven(cluster, tmp_path / "out", words, "jobset", meanwhile=strike_once, end_s=150.0)
+    assert ended.code == 0, ended.said
+    assert "all pods start again (restart 1)" in ended.said
 
 
 @pytest.mark.slow

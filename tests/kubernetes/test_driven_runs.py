@@ -20,7 +20,8 @@ pytestmark = pytest.mark.cluster
 @pytest.mark.timeout(240)  # on two cores that others use, too, the ranks alone take more than 30 s to start
 def test_a_pod_that_is_evicted_blames_nobody(cluster: Cluster, tmp_path: Path) -> None:
     # Not before: process 1 of a container that is not ready for SIGTERM never gets it, and ends a minute later.
-    evicted = plant_after(cluster, HALF_WAY, {"fault": "evicted", "pods": "trial-1-1-*"}, timeout_s=120.0)
+    fault = {"fault": "evicted", "pods": "trial-1-1-*", "late_s": 4.0}
+    evicted = plant_after(cluster, HALF_WAY, fault, timeout_s=120.0)
     ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, meanwhile=evicted, env=HELD, end_s=200.0)
     assert ended.code == 130, ended.said
     assert "was evicted" in ended.said

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from event_streams import RUN, Stream
 from fake_checks import fake_load
-from kubernetes.attempted import WORKLOAD, Cluster, running
+from kubernetes.attempted import WORKLOAD, Cluster, listed_in_turn, running
 from kubernetes.test_log_reader import lines_of, stamped
 from kubernetes.test_run_log import Heard, training, trial
 
@@ -22,7 +22,9 @@ _DELETED = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSec
 
 
 def ended(number: int, code: int, *, is_deleted: bool = False, **status: Any) -> dict[str, Any]:
-    state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": "2026-01-01T00:00:05Z"}}
+    # The first pod ends of the end of the others.
+    at = "2026-01-01T00:00:12Z" if number else "2026-01-01T00:00:15Z"
+    state = {"terminated": {"exitCode": code, "reason": "Error", "finishedAt": at}}
     said = {"phase": "Failed", "containerStatuses": [{"name": "seatrial", "state": state}], **status}
     pod = running(number)
     metadata = {**pod["metadata"], **(_DELETED if is_deleted else {})}
@@ -49,7 +51,21 @@ def followed(
     stream: Stream, pods: list[dict[str, Any]], folder: Path, *, before: list[dict[str, Any]] | None = None
 ) -> tuple[Conclusion, Cluster]:
     """Follow a trial whose first pod sent these events. ``before``: the first list of its pods."""
-    cluster = Cluster(folder, pods, *_answers(stream, folder, before), ended_s=0.5)
+    cluster = Cluster(folder, pods, *_answers(stream, folder, before), ended_s=0.5, reason_s=0.5)
+    attempt = cluster.attempt()
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(trial())
+    return conclude(cluster.events, load=fake_load), cluster
+
+
+def _followed_through(
+    stream: Stream, lists: list[list[dict[str, Any]]], folder: Path, *more: tuple[str, str]
+) -> tuple[Conclusion, Cluster]:
+    """Follow a trial whose pods are listed so, one list after the other."""
+    cluster = Cluster(
+        folder, lists[-1], *more, listed_in_turn(lists, folder), *_answers(stream, folder, None), ended_s=0.5
+    )
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -211,16 +227,18 @@ def _ended_at(pod: dict[str, Any], at: str) -> dict[str, Any]:
         _GOES_ON,
         _ended_at(ended(1, 137, is_deleted=True), "2026-01-01T00:00:40Z"),
         _ended_at(ended(1, 3, is_deleted=True), "2026-01-01T00:00:11Z"),
-        ended(1, 137, is_deleted=True),
+        _ended_at(ended(1, 3, is_deleted=True), "2026-01-01T00:00:02Z"),
+        _ended_at(ended(1, 137, is_deleted=True), "2026-01-01T00:00:05Z"),
     ],
-    ids=["hangs", "hung", "was cut off", "was killed"],
+    ids=["hangs", "hung", "was cut off", "was cut off by a clock that is behind", "was killed"],
 )
+@pytest.mark.parametrize("at", ["2026-01-01T00:00:05Z", "2026-01-01T00:00:10Z"], ids=["before", "in that second"])
 @pytest.mark.parametrize("before", [None, [ended(0, 1), running(1)]])
 def test_a_missed_pod_that_is_deleted_after_the_verdict_is_blamed(
-    other: dict[str, Any], before: list[dict[str, Any]] | None, tmp_path: Path
+    other: dict[str, Any], at: str, before: list[dict[str, Any]] | None, tmp_path: Path
 ) -> None:
     """The conductor fails by its verdict, so that the controllers delete the others, also what was at fault."""
-    found, _ = followed(missed(), [ended(0, 1), other], tmp_path, before=before)
+    found, _ = followed(missed(), [_ended_at(ended(0, 1), at), other], tmp_path, before=before)
     assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
     (blamed,) = [finding for finding in found.findings if finding.severity == "fail"]
     assert blamed.culprit.nodes == ("gpu-1",)
@@ -234,12 +252,60 @@ def test_no_pod_hides_its_end_behind_a_later_deletion(tmp_path: Path) -> None:
     assert (found.trial.interrupted, found.verdict.status) == (None, "FAIL")
 
 
-def test_lists_tell_what_clocks_do_not(tmp_path: Path) -> None:
-    """A pod was deleted before the first one ended, whose clock is behind."""
-    late = _ended_at(ended(1, 137, is_deleted=True), "2026-01-01T00:00:40Z")
-    found, cluster = followed(missed(), [ended(0, 1), late], tmp_path, before=[running(0), _GOES_ON])
+@pytest.mark.parametrize("at", ["2026-01-01T00:00:40Z", "2026-01-01T00:00:05Z"], ids=["in time", "behind"])
+@pytest.mark.parametrize("first_at", ["2026-01-01T00:00:15Z", "2026-01-01T00:00:05Z"], ids=["in time", "behind"])
+@pytest.mark.parametrize("has_signal", [False, True])
+def test_lists_tell_what_clocks_do_not(has_signal: bool, first_at: str, at: str, tmp_path: Path) -> None:
+    """A list shows that a pod is deleted before it has ended, and before the first one has: no clock undoes that."""
+    late, first = _ended_at(ended(1, 137, is_deleted=True), at), _ended_at(ended(0, 130 if has_signal else 1), first_at)
+    stream = interrupted() if has_signal else missed()
+    found, cluster = followed(stream, [first, late], tmp_path, before=[running(0), _GOES_ON])
     assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
     assert _names_nobody(found, cluster)
+
+
+def test_a_deleted_pod_out_of_memory_is_blamed(tmp_path: Path) -> None:
+    killed = ended(1, 137, is_deleted=True)
+    killed["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"
+    found, _ = followed(missed(), [ended(0, 1), killed], tmp_path, before=[running(0), _GOES_ON])
+    assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
+
+
+_NO_REASON_YET = ended(1, 137)
+_NO_REASON_YET["status"]["phase"] = "Running"
+_EVICTED = ended(1, 137, reason="Evicted")
+
+
+@pytest.mark.parametrize("late", [[running(1)], [_NO_REASON_YET], [running(1), _NO_REASON_YET]])
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_reason_that_the_kubelet_tells_late_is_waited_for(
+    is_interrupted: bool, late: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """It tells the phase and the reason after the end of all containers (``mergePodStatus`` of its status manager)."""
+    stream, first = (interrupted(lost="before"), _FIRST) if is_interrupted else (missed(), ended(0, 1))
+    lists = [[running(0), running(1)], *([first, pod] for pod in late), [first, _EVICTED]]
+    found, cluster = _followed_through(stream, lists, tmp_path)
+    assert (found.trial.interrupted or "").endswith("pod trial-1-1-x on node gpu-1 was evicted")
+    assert found.verdict.exit_code == 130
+    assert _names_nobody(found, cluster)
+
+
+@pytest.mark.parametrize("last", [[], [{**_NO_REASON_YET, "metadata": {**_NO_REASON_YET["metadata"], **_DELETED}}]])
+def test_an_eviction_is_announced_by_an_event(last: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Controllers delete the pod when the first one has ended, and it disappears before its status tells the reason."""
+    uid = _NO_REASON_YET["metadata"]["uid"]
+    event = {"reason": "Evicted", "message": "low on memory", "involvedObject": {"kind": "Pod", "uid": uid}}
+    (tmp_path / "warnings").write_text(json.dumps({"items": [event]}))
+    lists = [[running(0), running(1)], [running(0), _NO_REASON_YET], [ended(0, 1), *last]]
+    found, cluster = _followed_through(missed(), lists, tmp_path, ("'get events'*", f"cat {tmp_path}/warnings"))
+    assert (found.trial.interrupted or "").endswith('pod trial-1-1-x on node gpu-1 was evicted ("low on memory")')
+    assert found.verdict.exit_code == 130
+    assert _names_nobody(found, cluster)
+
+
+def test_a_reason_that_nobody_tells_is_not_waited_for_long(tmp_path: Path) -> None:
+    found, _ = followed(missed(), [ended(0, 1), _NO_REASON_YET], tmp_path)
+    assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
 
 
 def test_a_deleted_pod_is_not_forgotten_for_the_next_of_its_name(tmp_path: Path) -> None:
@@ -278,7 +344,7 @@ def _mpi_pods(code: int, worker: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _followed_under_mpi(stream: Stream, pods: list[dict[str, Any]], folder: Path) -> tuple[Conclusion, Cluster]:
-    cluster = Cluster(folder, pods, *_answers(stream, folder, None), ended_s=0.5)
+    cluster = Cluster(folder, pods, *_answers(stream, folder, None), ended_s=0.5, reason_s=0.5)
     job = replace(cluster.job, target="mpijob", detail=replace(cluster.job.detail, under_mpi=True))
     attempt = cluster.attempt_at(job)
     attempt.run()
@@ -309,18 +375,29 @@ def test_a_worker_of_mpi_that_was_stopped_is_not_blamed(
     [
         _ended_at(ended(1, 0, is_deleted=True), "2026-01-01T00:00:11Z"),
         {**_GOES_ON, "spec": {**_GOES_ON["spec"], "nodeName": "gpu-1"}},
-        ended(1, 137, is_deleted=True),
+        _ended_at(ended(1, 137, is_deleted=True), "2026-01-01T00:00:05Z"),
     ],
     ids=["was cut off", "hangs", "was killed"],
 )
+@pytest.mark.parametrize("at", ["2026-01-01T00:00:05Z", "2026-01-01T00:00:10Z"], ids=["before", "in that second"])
 def test_a_worker_that_the_operator_deletes_at_the_end_is_blamed(
-    worker: dict[str, Any], code: int, tmp_path: Path
+    worker: dict[str, Any], at: str, code: int, tmp_path: Path
 ) -> None:
-    found, _ = _followed_under_mpi(missed(interrupted=code == 255), _mpi_pods(code, worker), tmp_path)
+    launcher, *workers = _mpi_pods(code, worker)
+    pods = [_ended_at(launcher, at), *workers]
+    found, _ = _followed_under_mpi(missed(interrupted=code == 255), pods, tmp_path)
     assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
     assert {node for finding in found.findings if finding.severity == "fail" for node in finding.culprit.nodes} == {
         "gpu-1"
     }
+
+
+def test_a_launcher_of_mpi_that_somebody_deletes_is_named(tmp_path: Path) -> None:
+    launcher, *workers = _mpi_pods(255, running(1))
+    pods = [{**pod, "metadata": {**pod["metadata"], **_DELETED}} for pod in (launcher, *workers)]
+    found, cluster = _followed_under_mpi(interrupted(lost="after"), pods, tmp_path)
+    assert (found.trial.interrupted or "").startswith(f"the cluster: pod {FIRST_OF_MPI} on node gpu-0 was deleted")
+    assert _names_nobody(found, cluster)
 
 
 # Without a conductor

@@ -61,7 +61,7 @@ KIND = Kind(
     index_label="volcano.sh/task-index",
     render=_render,
     longest_name=lambda workload: f"{workload.run}-node-{workload.nodes - 1}",
-    restarts_all=True,
+    restart_label="example.com/restart",
     options=(Option(flags=("--queue",), name="queue", help="The queue of Volcano.", default="default"),),
 )
 '''

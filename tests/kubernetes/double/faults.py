@@ -5,6 +5,7 @@ It holds a list of mappings, each with ``fault`` (its name) and:
     image-pull, unschedulable, never-ready      pods
     quota                                       pods: their creation is refused
     oom-killed, evicted, deleted                pods, after_log: when the log of one has this text; else once it runs
+    evicted                                     late_s: its kubelet tells the reason so long after the end
     without                                     pods, variable: an operator does not add it
     api-silent                                  calls: no word to these, as "get pods *"; to all, if it is not told
     crd-absent                                  kind

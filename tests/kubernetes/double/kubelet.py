@@ -57,6 +57,8 @@ class _Run:
     finished_at: dict[str, str] = field(default_factory=dict)
     reason: str = ""
     """Why all was killed: OOMKilled, Evicted, DeadlineExceeded."""
+    message: str = ""
+    phase_s: float = _PHASE_S
     began: float = 0.0
     kill_at: float | None = None
     is_ending: bool = False
@@ -285,14 +287,14 @@ class Kubelet:
                     self._world.store.drop(pod)
                 elif fault == "evicted":
                     self._world.store.event(pod, "Warning", "Evicted", message)
+                    run.phase_s = planted.get("late_s", _PHASE_S)
                     self._fail(run, reason, message)
                 else:
                     run.reason = reason
                     self._kill(run)
 
     def _fail(self, run: _Run, reason: str, message: str) -> None:
-        run.reason = reason
-        run.pod["status"].update(reason=reason, message=message)
+        run.reason, run.message = reason, message
         self._kill(run)
 
     def _kill(self, run: _Run) -> None:
@@ -332,12 +334,16 @@ class Kubelet:
         inits = [container["name"] for container in pod["spec"].get("initContainers", ())]
         policy = pod["spec"].get("restartPolicy", "Always")
         codes = [run.ended[name] for name in names if name in run.ended]
-        is_late = run.ended_at is not None and time.monotonic() - run.ended_at < _PHASE_S
+        is_late = run.ended_at is not None and time.monotonic() - run.ended_at < run.phase_s
         is_late = is_late and "deletionTimestamp" not in pod["metadata"]
         init_failed = policy == "Never" and any(run.ended.get(name, 0) != 0 for name in inits)
         if is_late:
             pass
-        elif init_failed or (run.reason in ("Evicted", "DeadlineExceeded") and not run.processes):
+        elif run.message and not run.processes:
+            # mergePodStatus (pkg/kubelet/status/status_manager.go): phase, reason and message stay as they were until
+            # no container can run any more.
+            status.update(phase="Failed", reason=run.reason, message=run.message)
+        elif init_failed:
             status["phase"] = "Failed"
         elif len(codes) == len(names) and (policy == "Never" or (policy == "OnFailure" and not any(codes))):
             status["phase"] = "Failed" if any(codes) else "Succeeded"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import JobNotStartedError, SeatrialError, TargetUnreachableError
@@ -17,6 +16,7 @@ from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
 from seatrial.targets.kubernetes.pods import DELETED, PodStatus
 from seatrial.targets.kubernetes.run_log import RunLog
+from seatrial.targets.kubernetes.wait_limits import WaitLimits
 from seatrial.targets.kubernetes.warnings_of_run import warning_said
 from seatrial.util.streams import print_status
 from seatrial.util.text import quoted
@@ -34,6 +34,9 @@ _UNATTENDED_S = 30.0
 (``LeaseDuration`` of client-go)."""
 _GONE_S = 4.0
 """The log of a deleted pod is deleted too; only data that is already on its way can still arrive."""
+_RESTARTED_S = 90.0
+"""From the end of the first pod to the next start of all: 30 s of grace for the others, and a controller that takes
+over the lease of another one."""
 _OTHERS_END_S = 30.0
 """Ranks that lose a peer see their sockets close at once; those that hang all the same are ended by deleting them."""
 _REPORTED_S = 5.0
@@ -49,32 +52,6 @@ _INTERRUPTED = 130
 """Exit code of a command that was asked to end."""
 _CONDUCTOR_EXIT_CODES = (0, 1, 2, 3, _INTERRUPTED)
 """Exit codes of the command in the first pod."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitLimits:
-    """How long the controller waits for each thing, in seconds."""
-
-    queue_s: float
-    """From the creation until all pods run (``--queue-timeout``)."""
-    fewer_s: float = JOIN_TIMEOUT_S * 2 / 3
-    """From the first running pod until the run starts again without the missing ones (``--min-hosts``). Less than the
-    time for which the pods wait for one another."""
-    hopeless_s: float = 60.0
-    """For a pod that cannot start by itself. kubelet retries a failed image pull after 10, 20 and 40 seconds."""
-    no_answer_s: float = 120.0
-    """For an answer of the API server; its restart takes about a minute and harms no pod."""
-    ready_s: float = 120.0
-    """For the sshd of a node under MPI. It starts within a second, and the probe runs every two."""
-    node_gone_s: float = 10.0
-    """For a node that does not report. The node controller marks it after 40 to 50 s of silence, so that the run ends
-    within 60 s."""
-    ended_s: float = 10.0
-    """For a pod that was not seen to run during the run, to end with 0. Agents end within a second after a run, their
-    kubelets tell it 0 to 2 s late, and the pods are asked for every two seconds."""
-    no_first_pod_s: float = 20.0
-    """From the start of all pods until one is the first. Operators label pods when they create them; the wait is for
-    several listings to agree."""
 
 
 class TooFewNodesError(SeatrialError):
@@ -136,6 +113,10 @@ class Attempt:
         """Number of events of the first pod that never arrived; a log that was cut off counts as one."""
         log = self._follower.first_log
         return (0 if log is None else log.lost) + (self._cut_off and not self._run_log.interrupted)
+
+    @property
+    def _has_conductor(self) -> bool:
+        return self._run_log.started or isinstance(self._job, Job)
 
     def run(self) -> None:
         """Submit the objects and follow the pods to their end, or cancel them after a signal.
@@ -210,20 +191,44 @@ class Attempt:
             return False
         first = self._follower.latest(log.pod)
         is_listed = self._follower.is_listed(first)
+        if self._may_start_again(first):
+            return False
         if first.state != "ended" and is_listed:
-            return self._run_log.over and self._lasts("over", _LAST_OUTPUT_S)
-        if not log.complete:
-            if not self._lasts("first ended", _LAST_OUTPUT_S if is_listed else _GONE_S):
+            if not (self._run_log.over and self._lasts("over", _LAST_OUTPUT_S)):
+                return False
+        elif not log.complete:
+            if not self._lasts(f"ended {first.uid}", _LAST_OUTPUT_S if is_listed else _GONE_S):
                 return False
             # The part of the log that is missing may hold the worst event of all.
             self._cut_off = self._run_log.over
+        if self._awaits_reason(first):
+            return False
         self._conclude(first)
         return True
+
+    def _may_start_again(self, first: PodStatus) -> bool:
+        """Return whether the controller may start all pods again, now that the first one has ended."""
+        is_over = self._follower.workload_over or self._follower.workload_gone
+        has_ended = first.state == "ended" or not self._follower.is_listed(first)
+        if not self._restarts or is_over or not has_ended or first.exit_code == 0:
+            return False
+        return not self._lasts(f"restart {first.uid}", _RESTARTED_S)
+
+    def _awaits_reason(self, first: PodStatus | None) -> bool:
+        """Return whether the cluster may still tell why a pod failed, or why the conductor missed it."""
+        is_awaited = any(
+            not pod.is_explained and (pod.exit_code not in (0, None) or self._lost_at(pod) is not None)
+            for pod in self._follower.pods
+        )
+        return is_awaited and not self._lasts(f"reason {first and first.uid}", self._limits.reason_s)
+
+    def _lost_at(self, pod: PodStatus) -> int | None:
+        return self._run_log.lost_at(pod.number, any_node=self._under_mpi or self._job.nodes == 1)
 
     def _has_failed(self) -> bool:
         """Return whether a pod has failed in a run without a conductor, where nothing else notices."""
         failed = [pod for pod in self._follower.pods if pod.state == "ended" and pod.exit_code != 0 and not pod.stop]
-        if self._run_log.started or isinstance(self._job, Job) or self._restarts or not failed:
+        if self._has_conductor or self._restarts or not failed:
             return False
         if not self._lasts("failed", _OTHERS_END_S):
             return False
@@ -237,9 +242,9 @@ class Attempt:
         """Return whether a pod has ended before the first one ran; the controllers create no other in its place."""
         gone = [pod for pod in self._follower.known.values() if pod.stop or pod.state == "ended"]
         failure = self._follower.workload_failure
-        if self._follower.first_log is not None or self._restarts or not (gone or failure):
+        if self._follower.first_log is not None or (self._restarts and not failure) or not (gone or failure):
             return False
-        if not self._lasts("none started", _GONE_S):
+        if not self._lasts("none started", _GONE_S) or self._awaits_reason(None):
             return False
         if not gone:
             raise SeatrialError(f"{self._objects.workload} failed before its first pod ran ({failure})")
@@ -256,9 +261,14 @@ class Attempt:
         return True
 
     def _conclude(self, first: PodStatus) -> None:
-        has_conductor = self._run_log.started or isinstance(self._job, Job)
-        if self._under_mpi and has_conductor and not self._run_log.over:
+        has_conductor = self._has_conductor
+        if has_conductor:
             # The launcher ends before the cluster tells which node it has lost.
+            waits = self._under_mpi and not self._run_log.over
+        else:
+            has_result = self._under_mpi and self._run_log.has_result and first.exit_code == 0
+            waits = not has_result and not self._stopped_first(first)
+        if waits:
             self._wait_for_others()
             first = self._follower.latest(first)
         run_log, pods = self._run_log, list(self._follower.known.values())
@@ -268,9 +278,6 @@ class Attempt:
         )
         was_interrupted = run_log.interrupted
         stopped = self._stopped_first(first)
-        if not has_conductor and first.exit_code == 0:
-            # The controllers delete the others when the first one has succeeded.
-            stopped = [pod for pod in stopped if not pod.deleted]
         if stopped:
             self._interrupt_by(stopped, first, was_interrupted=was_interrupted)
         elif failed:
@@ -297,8 +304,6 @@ class Attempt:
                 f"{first.label} {first.end or 'disappeared'}, and the conductor of the run was in it"
                 f"{run_log.reason_of(first)}; its log is in {self._folder}"
             )
-        if not (self._under_mpi and run_log.has_result and first.exit_code == 0):
-            self._wait_for_others()
         run_log.end_by_exit_codes(
             list(self._follower.known.values()),
             under_mpi=self._under_mpi,
@@ -307,7 +312,10 @@ class Attempt:
 
     def _stopped_first(self, first: PodStatus | None) -> list[PodStatus]:
         """Return the pods that were stopped from outside, without those that controllers may have deleted because
-        another one had ended by itself: one that failed, or the first one."""
+        another one had ended by itself: one that failed, or the first one.
+
+        They also delete all pods to start them again, and the others when the first one has succeeded.
+        """
         run_log, order = self._run_log, self._follower.order
         # Pods that have ended, and whether each carried the run to its end: with the verdict, or the code of mpirun.
         ends: list[tuple[PodStatus, bool]] = []
@@ -317,11 +325,16 @@ class Attempt:
             was_asked = pod.exit_code == _INTERRUPTED and not with_run
             if pod.state == "ended" and not (pod.stop or was_asked) and (is_first or pod.exit_code != 0):
                 ends.append((pod, with_run))
+        has_succeeded = first is not None and first.exit_code == 0 and not self._has_conductor
         return [
             pod
             for pod in order.stopped.values()
             if not pod.deleted
-            or not (self._restarts or any(order.may_follow(pod, end, with_run=with_run) for end, with_run in ends))
+            or not (
+                has_succeeded
+                or (self._restarts and pod.stop == DELETED)
+                or any(order.may_follow(pod, end, with_run=with_run) for end, with_run in ends)
+            )
         ]
 
     def _interrupt_by(
@@ -334,8 +347,9 @@ class Attempt:
         needed = [pod for pod in stopped if not run_log.over or was_interrupted or lost_at[pod.uid] is not None]
         if needed:
             # When one is deleted the controllers delete the others, too: the first one says more, or one with a reason.
+            # No controller deletes the launcher of MPI because of a node.
             stopped_in = self._follower.order.stopped_in
-            pod = min(needed, key=lambda pod: (pod.stop == DELETED, stopped_in(pod), pod == first))
+            pod = min(needed, key=lambda pod: (pod.stop == DELETED, stopped_in(pod), (pod == first) != self._under_mpi))
             why = self._why_deleted(stopped) if pod.deleted else ""
             missed = [seq for seq in lost_at.values() if seq is not None]
             run_log.interrupt(f"the cluster: {pod.label} {pod.stop}{why}", min(missed, default=None))
@@ -446,7 +460,7 @@ class Attempt:
         while time.monotonic() < deadline:
             if self._under_mpi and any(pod.killed for pod in self._follower.known.values() if not pod.is_launcher):
                 return
-            if all(pod.state == "ended" for pod in self._follower.pods):
+            if all(pod.state == "ended" and (pod.exit_code == 0 or pod.is_explained) for pod in self._follower.pods):
                 return
             self._follower.poll_pods()
             time.sleep(_TURN_S)
@@ -541,7 +555,7 @@ class Attempt:
             # The conductor misses an agent after 15 s of silence. It cannot miss itself.
             log = self._follower.first_log
             conducts = [pod for pod in gone if self._under_mpi or (log is not None and pod.name == log.pod.name)]
-            for pod in conducts if self._run_log.started or isinstance(self._job, Job) else gone:
+            for pod in conducts if self._has_conductor else gone:
                 raise SeatrialError(
                     f"{pod.label} is lost: its node no longer reports to the cluster (NodeNotReady); see whether"
                     f" {pod.node} and its kubelet are up"

@@ -22,8 +22,10 @@ from seatrial.targets.kubernetes.pods import (
     DELETED,
     PodStatus,
     first_pod,
+    is_over,
     is_taken_up,
     pods_of,
+    stops_announced,
     suspended,
     workload_failure,
 )
@@ -40,7 +42,10 @@ _MAX_WAITING_LINES = 100
 
 
 class PodFollower:
-    """The pods of one attempt. ``poll`` asks the cluster and reads the logs; neither ever waits."""
+    """The pods of one attempt; where all of them start again, those of the newest start.
+
+    ``poll`` asks the cluster and reads the logs, and ``poll_pods`` only asks; neither ever waits.
+    """
 
     def __init__(
         self,
@@ -56,6 +61,9 @@ class PodFollower:
         """The pods that the API server listed last."""
         self.known: dict[str, PodStatus] = {}
         """Name -> last state, of all pods that were ever listed."""
+        self._start_number = 0
+        self._earlier: list[PodStatus] = []
+        """The pods of earlier starts."""
         self.order = PodOrder()
         self.first_log: PodLog | None = None
         """The log of the first pod; None until this pod runs."""
@@ -73,6 +81,8 @@ class PodFollower:
         """Whether the workload no longer exists."""
         self.workload_failure = ""
         """Why the controller of the workload has marked it as failed; empty if it has not."""
+        self.workload_over = False
+        """Whether its controller has marked it as completed or failed."""
         self.is_unattended = False
         """Whether the workload exists and no controller has written a status for it."""
         self._objects, self._job, self._run_log, self._folder = objects, job, run_log, folder
@@ -88,6 +98,8 @@ class PodFollower:
         self._poll_at = time.monotonic()
         self._warnings: tuple[str, ...] = ()
         self._pod_warnings: Mapping[str, str] = {}
+        self._announced: dict[str, str] = {}
+        """uid -> how a kubelet says that it stops this pod."""
         self._suspended = False
         self._pod_logs = PodLogs(self._kubectl, folder)
         self._events: Any = None
@@ -144,15 +156,16 @@ class PodFollower:
         self._poll_at = now + (_POLL_S if self.all_started and not self._run_log.is_ending else _CHANGING_POLL_S)
         self._start("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
         pending = self.pending
-        if pending.missing > 0 or pending.waiting:
+        if pending.missing > 0 or pending.waiting or self._run_log.is_ending or any(map(_is_unexplained, self.pods)):
             self._start("events", "get", "events", "--field-selector", "type=Warning", "-o", "json")
-        if pending.missing > 0:
+        if pending.missing > 0 or (self._restarts and any(pod.state == "ended" for pod in self.pods)):
             self._start("workload", "get", self._objects.workload, "--ignore-not-found", "-o", "json")
 
     def close(self) -> None:
         """Fetch the logs that are missing, then end all calls and streams."""
         try:
-            self._pod_logs.close([pod for pod in self.known.values() if not self._is_first(pod)])
+            known = (*self._earlier, *self.known.values())
+            self._pod_logs.close([pod for pod in known if not self._is_first(pod)])
         finally:
             for call in self._calls.values():
                 call.cancel()
@@ -180,6 +193,7 @@ class PodFollower:
                 # For a workload that does not exist kubectl prints nothing; another one may have its name.
                 self.workload_gone = not self._objects.is_ours(result.json)
                 self.workload_failure = workload_failure(result.json)
+                self.workload_over = is_over(result.json)
                 self._suspended = suspended(result.json)
                 self.is_unattended = not (self.workload_gone or self._suspended or is_taken_up(result.json))
             elif result.json is not None:
@@ -196,7 +210,11 @@ class PodFollower:
         owners, of_run = self._objects.owners, (self._objects.run, self._objects.created_at)
         self._warnings = creation_warnings(self._events, *of_run, owners.is_about_run)
         self._pod_warnings = pod_warnings(self._events, *of_run)
-        self._ask_for_owners()
+        if (announced := stops_announced(self._events)) != self._announced:
+            self._announced = announced
+            self._take_owned()
+        else:
+            self._ask_for_owners()
 
     def _ask_for_owners(self) -> None:
         objects = filter(None, map(event_object, items_of(self._events, "items")))
@@ -221,7 +239,10 @@ class PodFollower:
         return {number for number, uids in self._ran.items() if uids == {self._newest[number]}}
 
     def _take_pods(self, pods: tuple[PodStatus, ...]) -> None:
-        self.pods = pods = tuple(map(self._as_it_ended, pods))
+        self._forget_earlier_start(pods)
+        self.pods = pods = tuple(
+            self._as_announced(self._as_it_ended(pod)) for pod in pods if pod.start == self._start_number
+        )
         # When the first pod has succeeded, the operators delete the others.
         first = self.first() or (None if self.first_log is None else self.latest(self.first_log.pod))
         has_succeeded = first is not None and first.exit_code == 0
@@ -232,6 +253,8 @@ class PodFollower:
             for pod in self.known.values()
             if pod.uid not in listed and pod.state != "ended" and not (pod.stop or self._restarts)
         ]
+        gone += [pod for pod in self.known.values() if pod.uid not in listed and _is_unexplained(pod)]
+        gone = list(map(self._as_announced, gone))
         stopped_names = {pod.name for pod in self.order.stopped.values()}
         for pod in (*gone, *pods):
             if pod.stop and pod.name not in stopped_names and not has_succeeded:
@@ -258,14 +281,35 @@ class PodFollower:
             self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._take_text, agents)
         self._pod_logs.take_pods([pod for pod in pods if not self._is_first(pod)])
 
+    def _forget_earlier_start(self, pods: tuple[PodStatus, ...]) -> None:
+        """Judge only the pods of the newest start: it takes the place of all that came before."""
+        newest = max((pod.start for pod in pods), default=0)
+        if newest > self._start_number:
+            self._start_number = newest
+            self._earlier += self.known.values()
+            self.known, self.order = {}, PodOrder()
+            self._run_log.forget_result()
+            self._print_line(f"seatrial: all pods start again (restart {newest})")
+
     def _as_it_ended(self, pod: PodStatus) -> PodStatus:
-        """Return a pod as no deletion has ended it if it was seen before, ended and not to be deleted: the clock of its
-        node may be ahead. Else a deletion has ended an sshd of MPI that ended with 0, which it does only on request."""
+        """Return a pod as lists have shown its end and its deletion: the clock of its node may be ahead or behind.
+
+        No deletion has ended one that a list showed ended by itself. One has ended a pod that a list showed
+        to be deleted before its end, except where its memory ran out; and an sshd of MPI that ended with 0, which it
+        does only on request.
+        """
         before = self.known.get(pod.name)
-        if before is not None and before.uid == pod.uid and before.state == "ended" and not before.deleted:
+        is_same = before is not None and before.uid == pod.uid
+        if before is not None and is_same and before.state == "ended" and not before.stop:
             return replace(pod, stop="") if pod.stop == DELETED else pod
+        was_asked = before is not None and is_same and before.stop == DELETED and not pod.out_of_memory
         is_asked = self._under_mpi and not pod.is_launcher and pod.deleted and pod.exit_code == 0
-        return replace(pod, stop=pod.stop or DELETED) if is_asked else pod
+        return replace(pod, stop=pod.stop or DELETED) if is_asked or was_asked else pod
+
+    def _as_announced(self, pod: PodStatus) -> PodStatus:
+        """Return a pod that was stopped as its kubelet has announced it."""
+        is_stopped = _is_unexplained(pod) or (pod.stop == DELETED and not pod.out_of_memory)
+        return replace(pod, stop=self._announced.get(pod.uid, pod.stop)) if is_stopped else pod
 
     def _take_text(self, lines: list[str]) -> None:
         """Take lines of the first pod that are not events; show for which hosts the launcher of MPI waits."""
@@ -291,3 +335,8 @@ class PodFollower:
             # The pod may have ended, or another one: ask at once.
             self._poll_at = 0.0
         self.answered_at = max(self.answered_at, log.last_read_at)
+
+
+def _is_unexplained(pod: PodStatus) -> bool:
+    """Return whether a pod has failed and the cluster has not told all about it."""
+    return pod.exit_code not in (0, None) and not (pod.is_explained or pod.out_of_memory)

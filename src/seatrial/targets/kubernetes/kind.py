@@ -89,8 +89,9 @@ class Kind:
     """Returns the files that its pods need beside the bundle: name -> content."""
     takes_host_ports: bool = False
     """Whether its pods reserve a port, so that in the host network no two fit on one node."""
-    restarts_all: bool = False
-    """Whether it restarts all pods together when one fails (``--max-restarts``)."""
+    restart_label: str = ""
+    """Label with the number of restarts before the creation of a pod, if it restarts all pods together when one fails
+    (``--max-restarts``); empty: it does not."""
     needs_objects_first: bool = False
     """Whether the API server refuses the workload while its other objects are missing, as they are in a dry run."""
     options: tuple[Option, ...] = ()

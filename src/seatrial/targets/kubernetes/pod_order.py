@@ -54,6 +54,5 @@ class PodOrder:
         ended_at = seconds_of(end.ended_at)
         if ended_in < stopped_in or not with_run or ended_at is None:
             return True
-        # The run needed a pod that ended before it, or whose deletion was requested before.
-        own = (pod.deletion_asked_at, seconds_of(pod.ended_at))
-        return not any(at is not None and at <= ended_at for at in own)
+        # The run needed a pod whose deletion was requested before. When that pod ended is the word of its node.
+        return pod.deletion_asked_at is None or pod.deletion_asked_at >= ended_at

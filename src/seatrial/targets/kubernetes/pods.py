@@ -19,6 +19,7 @@ _IMAGE = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"),
     *("ImageInspectError", "SignatureValidationFailed"),
 )
+_FINAL = ("Succeeded", "Failed")
 _SIGNALED = 128
 """Higher exit codes stand for a signal."""
 _NOT_CREATED = (
@@ -44,6 +45,8 @@ _STOPS = {
 _ADMITTED_AGAIN = ("NodeAffinity", "UnexpectedAdmissionError")
 """``status.reason`` of a pod that its kubelet refused. One that restarts asks itself again about pods that run
 (kubernetes/kubernetes #123980, #118559)."""
+_ANNOUNCED = ("Evicted", "Preempting")
+"""The events of a kubelet that stops a pod."""
 DELETED = "was deleted"
 _OUT_OF_MEMORY = "OOMKilled"
 _ENDED_BY_REQUEST = (3, 130, 143)
@@ -89,12 +92,22 @@ class PodStatus:
     """Whether its node no longer reports to the cluster, although the container was running."""
     out_of_memory: bool = False
     """Whether the cluster says that its container was killed because it needed more memory than its limit."""
+    is_final: bool = False
+    """Whether its phase is final. A kubelet tells the phase, and why it stopped a pod, after the end of all containers
+    (``mergePodStatus`` of its status manager)."""
+    start: int = 0
+    """How often all pods had been started again when it was created."""
 
     @property
     def killed(self) -> bool:
         """Whether a signal or the limit of its memory ended it, and nobody who stopped the pod or asked it to end."""
         code = self.exit_code or 0
         return code > _SIGNALED and code not in _ENDED_BY_REQUEST and not self.stop
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the cluster has told all that it ever tells of the pod's end."""
+        return self.is_final or self.stop not in ("", DELETED)
 
     @property
     def label(self) -> str:
@@ -131,6 +144,19 @@ def first_pod_labels(kind: Kind, *, nodes: int, under_mpi: bool) -> dict[str, st
     return {**role, kind.index_label: "0"} if nodes > 1 else {}
 
 
+def stops_announced(events: Any) -> dict[str, str]:
+    """Return how kubelets say that they stop pods, by the uid of each pod.
+
+    They write the event before they kill the pod, and a pod that somebody deletes meanwhile may disappear before its
+    status tells the reason.
+    """
+    return {
+        text(event, "involvedObject", "uid"): _stopped(text(event, "reason"), text(event, "message"))
+        for event in items_of(events, "items")
+        if text(event, "reason") in _ANNOUNCED and text(event, "involvedObject", "uid")
+    }
+
+
 def suspended(workload: Any) -> bool:
     """Return whether nobody may create the pods of a workload yet; a queue such as Kueue suspends it until it is its
     turn."""
@@ -145,6 +171,14 @@ def suspended(workload: Any) -> bool:
 def is_taken_up(workload: Any) -> bool:
     """Return whether a controller has looked at a workload; each of them first writes a status."""
     return bool(get(workload, "status"))
+
+
+def is_over(workload: Any) -> bool:
+    """Return whether the controller of a workload has marked it as completed or failed: it starts no pod again."""
+    return any(
+        text(condition, "type") in ("Completed", "Failed") and text(condition, "status") == "True"
+        for condition in items_of(workload, "status", "conditions")
+    )
 
 
 def workload_failure(workload: Any) -> str:
@@ -166,7 +200,7 @@ def _pod(item: Any, kind: Kind) -> PodStatus:
     phase = text(item, "status", "phase")
     terminated = get(status, "state", "terminated")
     state: Literal["waiting", "running", "ended"] = "waiting"
-    if phase in ("Succeeded", "Failed") or terminated is not None:
+    if phase in _FINAL or terminated is not None:
         state = "ended"
     elif get(status, "state", "running") is not None:
         state = "running"
@@ -191,6 +225,8 @@ def _pod(item: Any, kind: Kind) -> PodStatus:
         deletion_asked_at=_deletion_asked_at(item),
         ended_at=text(terminated, "finishedAt"),
         node_gone=state == "running" and _is_node_gone(item),
+        is_final=phase in _FINAL,
+        start=_index(_labels(item).get(kind.restart_label, "")) or 0,
     )
 
 
@@ -210,10 +246,15 @@ def _number(item: Any, kind: Kind) -> int:
     if index and named and not text(item, "metadata", "labels", kind.index_label):
         # A kubelet may change the annotations of its pods, but neither their labels nor their names.
         index = named[1]
-    if not (index.isascii() and index.isdecimal() and len(index) < 9):
+    number = _index(index)
+    if number is None:
         return -1
     role = "" if kind.role_label is None else labels.get(kind.role_label, "").lower()
-    return int(index) + kind.nodes_before.get(role, 0)
+    return number + kind.nodes_before.get(role, 0)
+
+
+def _index(digits: str) -> int | None:
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 9 else None
 
 
 def _is_launcher(item: Any) -> bool:
@@ -292,10 +333,15 @@ def _stop(item: Any, terminated: Any) -> str:
     for reason, message in reasons:
         detail = said(message)
         if reason in _STOPS:
-            return _STOPS[reason] + (f" ({detail})" if detail else "")
+            return _stopped(reason, message)
         if reason in _ADMITTED_AGAIN and terminated is not None:
             return f"was refused by its kubelet while it ran ({reason}{f': {detail}' if detail else ''})"
     return DELETED if _was_deleted(item, terminated) else ""
+
+
+def _stopped(reason: str, message: str) -> str:
+    detail = said(message)
+    return _STOPS[reason] + (f" ({detail})" if detail else "")
 
 
 def _was_deleted(item: Any, terminated: Any) -> bool:

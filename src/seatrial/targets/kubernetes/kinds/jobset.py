@@ -62,5 +62,5 @@ KIND = Kind(
     render=_render,
     longest_name=_longest_name,
     owners=("job.batch",),
-    restarts_all=True,
+    restart_label="jobset.sigs.k8s.io/restart-attempt",
 )

@@ -93,8 +93,8 @@ def _kind(kind: Kind, workload: Workload) -> None:
     if workload.patch.runtime and not kind.needs_objects_first:
         brings = " or ".join(f"--on {other.name}" for other in KINDS.values() if other.needs_objects_first)
         raise RequestError(f"--patch: runtime is for {brings}; {kind.name} has no such object, so leave it out.")
-    if workload.max_restarts and not kind.restarts_all:
-        instead = " or ".join(f"--on {other.name}" for other in KINDS.values() if other.restarts_all)
+    if workload.max_restarts and not kind.restart_label:
+        instead = " or ".join(f"--on {other.name}" for other in KINDS.values() if other.restart_label)
         raise RequestError(
             f"--max-restarts {workload.max_restarts}: {kind.name} restarts single pods, not all together;"
             f" use {instead}."

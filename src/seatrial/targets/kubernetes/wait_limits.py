@@ -1,0 +1,36 @@
+"""How long a run in pods waits for what the cluster does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitLimits:
+    """How long the controller waits for each thing, in seconds."""
+
+    queue_s: float
+    """From the creation until all pods run (``--queue-timeout``)."""
+    fewer_s: float = JOIN_TIMEOUT_S * 2 / 3
+    """From the first running pod until the run starts again without the missing ones (``--min-hosts``). Less than the
+    time for which the pods wait for one another."""
+    hopeless_s: float = 60.0
+    """For a pod that cannot start by itself. kubelet retries a failed image pull after 10, 20 and 40 seconds."""
+    no_answer_s: float = 120.0
+    """For an answer of the API server; its restart takes about a minute and harms no pod."""
+    ready_s: float = 120.0
+    """For the sshd of a node under MPI. It starts within a second, and the probe runs every two."""
+    node_gone_s: float = 10.0
+    """For a node that does not report. The node controller marks it after 40 to 50 s of silence, so that the run ends
+    within 60 s."""
+    ended_s: float = 10.0
+    """For a pod that was not seen to run during the run, to end with 0. Agents end within a second after a run, their
+    kubelets tell it 0 to 2 s late, and the pods are asked for every two seconds."""
+    reason_s: float = 10.0
+    """For why a pod ended, which a kubelet tells after the end of all containers: at once, a second later in most
+    cases, or with the next round of its status manager (``syncPeriod``)."""
+    no_first_pod_s: float = 20.0
+    """From the start of all pods until one is the first. Operators label pods when they create them; the wait is for
+    several listings to agree."""

@@ -1,0 +1,117 @@
+"""A training whose pods all start again after a failure: only the pods of the newest start are judged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.test_interrupted_pods import ended
+from kubernetes.test_run_log import training
+
+from seatrial.targets.kubernetes import attempt as attempt_module
+
+_LABEL = "jobset.sigs.k8s.io/restart-attempt"
+_RESULT = "trained 10 of 10 steps"
+_ITS_RESULT = ("'logs trial-1-0-start1'*", f"echo 2026-01-01T00:06:01Z {_RESULT}")
+_FAILED = {"conditions": [{"type": "Failed", "status": "True", "reason": "ReachedMaxRestarts", "message": "m"}]}
+_PREEMPTED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
+
+
+def _of(start: int, *pods: dict[str, Any]) -> list[dict[str, Any]]:
+    """Pods of one start: JobSet labels them with its number, and their names are new."""
+    made = []
+    for pod in pods:
+        metadata = pod["metadata"]
+        name, labels = metadata["name"][:-1] + f"start{start}", {**metadata["labels"], _LABEL: str(start)}
+        created = f"2026-01-01T00:0{start}:00Z"
+        metadata = {**metadata, "name": name, "uid": f"u-{name}", "labels": labels, "creationTimestamp": created}
+        made.append({**pod, "metadata": metadata})
+    return made
+
+
+def _deleted(pod: dict[str, Any]) -> dict[str, Any]:
+    deletion = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
+    return {**pod, "metadata": {**pod["metadata"], **deletion}}
+
+
+def _trained(
+    lists: list[list[dict[str, Any]]], folder: Path, *, workload: dict[str, Any] | None = None
+) -> tuple[str, str]:
+    """Return how a training with restarts ended, and by what. ``workload``: the status of its workload."""
+    more = [] if workload is None else [("'get job.batch/trial-1 --ignore-not-found'*", f"cat {folder}/status")]
+    cluster = Cluster(
+        folder,
+        lists[-1],
+        *more,
+        listed_in_turn(lists, folder),
+        _ITS_RESULT,
+        ("logs*", "echo 2026-01-01T00:00:01Z step 10"),
+        reason_s=0.5,
+    )
+    if workload is not None:
+        created = (folder / "workload").read_text().rstrip()
+        (folder / "status").write_text(json.dumps({**json.loads(created), "status": workload}))
+    detail = replace(cluster.job.detail, workload=replace(cluster.job.detail.workload, max_restarts=2))
+    job = replace(training(), target="jobset", nodes=2, detail=detail)
+    attempt = cluster.attempt_at(job)
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(job)
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    by = [event["by"] for event in cluster.events if event["kind"] == "interrupted"]
+    return outcome["how"], (by or [outcome["text"]])[0]
+
+
+_BOTH_RUN = [running(0), running(1)]
+_EVICTED = ended(1, 137, reason="Evicted")
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        [[running(0), ended(1, 1)]],
+        [[running(0), ended(1, 137)]],
+        [[running(0), _EVICTED]],
+        [[running(0), ended(1, 143, is_deleted=True, **_PREEMPTED)]],
+        [[ended(0, 1), ended(1, 137)], [ended(0, 1), ended(1, 137)], [ended(0, 1)], []],
+        [[ended(0, 1), _EVICTED]],
+        [[_deleted(running(0)), _deleted(ended(1, 1))]],
+        [[_deleted(running(0)), _deleted(running(1))], [], []],
+    ],
+)
+def test_a_training_that_started_again_is_judged_by_its_last_start(
+    earlier: list[list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    lists = [_of(0, *pods) for pods in ([*_BOTH_RUN], *earlier)]
+    lists += [_of(1, *_BOTH_RUN), _of(1, ended(0, 0), ended(1, 0))]
+    assert _trained(lists, tmp_path) == ("ended", "all pods have ended")
+
+
+def test_earlier_pods_that_are_still_there_are_not_judged(tmp_path: Path) -> None:
+    old = _of(0, _deleted(running(0)), _EVICTED)
+    lists = [_of(0, *_BOTH_RUN), old, [*old, *_of(1, *_BOTH_RUN)], [*old, *_of(1, ended(0, 0), ended(1, 0))]]
+    assert _trained(lists, tmp_path) == ("ended", "all pods have ended")
+
+
+def test_the_failure_of_the_last_start_is_named(tmp_path: Path) -> None:
+    lists = [_of(0, *_BOTH_RUN), _of(0, running(0), _EVICTED), _of(1, *_BOTH_RUN), _of(1, ended(0, 1), ended(1, 137))]
+    how, what = _trained(lists, tmp_path, workload=_FAILED)
+    assert how == "failed"
+    assert what.startswith("pod trial-1-1-start1 on node gpu-1 ended with exit code 137")
+
+
+@pytest.mark.parametrize("other", [_EVICTED, ended(1, 143, is_deleted=True, **_PREEMPTED)])
+@pytest.mark.parametrize("workload", [_FAILED, None])
+def test_the_last_start_is_interrupted_by_the_cluster(
+    workload: dict[str, Any] | None, other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``workload``: its controller says that it has failed, or says nothing for long."""
+    monkeypatch.setattr(attempt_module, "_RESTARTED_S", 2.0)
+    lists = [_of(0, *_BOTH_RUN), _of(0, running(0), other), _of(0, ended(0, 1), other)]
+    how, by = _trained(lists, tmp_path, workload=workload)
+    assert how == "interrupted"
+    assert by.startswith("the cluster: pod trial-1-1-start0 on node gpu-1 was ")
