@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
@@ -15,21 +16,30 @@ from seatrial.protocol.events import Event, Source
 from seatrial.protocol.line_tags import LineTags
 from seatrial.protocol.wire import encode
 
-_SEND_TIMEOUT_S = 10.0
+_FULL_BYTES = 4 << 20
+"""Unsent bytes from which the agent takes in nothing more that can wait elsewhere."""
+_MOST_BYTES = 64 << 20
+"""Unsent bytes with which the connection counts as lost, to bound the memory: no conductor of ours asks for so much."""
 _DRAIN_S = 2.0
 
 
 class EventChannel:
-    """Sends on one connection. Never raises: when the conductor cannot be reached, ``lost`` is set."""
+    """Sends on one connection. Never waits: lines that the conductor does not take yet stay here, in their order.
+
+    Never raises: when the conductor cannot be reached, ``lost`` is set.
+    """
 
     def __init__(self, connection: socket.socket, tags: LineTags | None) -> None:
         """``tags``: those of the lines sent; None over ssh."""
         self._connection = connection
         self._tags = tags
-        connection.settimeout(_SEND_TIMEOUT_S)
+        connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.lost = False
+        self._unsent = bytearray()
+        self._taken_at = 0.0
+        """When the connection last took something of ``_unsent``, or when that began to wait."""
         self._source: Source | None = None
         self._file: BinaryIO | None = None
 
@@ -63,18 +73,47 @@ class EventChannel:
         """Send a line that is not kept."""
         if self.lost:
             return
-        try:
-            self._connection.sendall(self._tags.add(line) if self._tags else line)
-        except OSError:
-            self.lost = True
+        if not self._unsent:
+            self._taken_at = time.monotonic()
+        self._unsent += self._tags.add(line) if self._tags else line
+        self.flush()
+        self.lost = self.lost or len(self._unsent) > _MOST_BYTES
 
-    def is_free(self) -> bool:
-        """Return whether the connection takes data at once, so that a long message delays no other."""
-        if self.lost:
-            return False
+    def flush(self) -> None:
+        """Send what the connection takes at once."""
+        while self._unsent and not self.lost:
+            try:
+                sent = self._connection.send(self._unsent)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.lost = True
+                return
+            del self._unsent[:sent]
+            self._taken_at = time.monotonic()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the connection takes something, at most for that time, and send it."""
         poll = select.poll()
         poll.register(self._connection, select.POLLOUT)
-        return bool(poll.poll(0))
+        poll.poll(1000 * timeout_s)
+        self.flush()
+
+    def is_free(self) -> bool:
+        """Return whether nothing waits, so that a long message delays no other by more than itself."""
+        return not (self._unsent or self.lost)
+
+    def is_full(self) -> bool:
+        """Return whether so much waits that nothing should come that can wait elsewhere."""
+        return len(self._unsent) >= _FULL_BYTES
+
+    def waits_since(self) -> float:
+        """Return since when (monotonic) the connection has taken nothing of what waits; infinity: nothing waits."""
+        return self._taken_at if self._unsent else math.inf
+
+    def excuse(self, paused_s: float) -> None:
+        """Do not count a time in which this process was paused."""
+        self._taken_at += paused_s
 
     def close(self) -> None:
         """Close the connection after all was read: unread data would reset it, and our last events might be lost."""

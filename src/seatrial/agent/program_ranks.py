@@ -140,6 +140,10 @@ class Relay:
         if forwarded:
             self._flush(forwarded)
 
+    def leave_out(self, lines: list[bytes]) -> None:
+        """Drop whole lines: the connection takes nothing more."""
+        self._left_out += len(lines)
+
     def close(self) -> None:
         """Report the lines that were dropped last."""
         if self._left_out:

@@ -54,6 +54,9 @@ from seatrial.util.ports import free_port
 _END_S = 5.0
 """Time for all ranks together to end after SIGKILL."""
 _STACK_WAIT_S = 1.0
+_FULL_WAIT_S = 0.1
+_HURRY_S = 2.0
+"""After a second signal a controller that takes nothing for so long gets no last words."""
 _PAUSED_S = 5.0
 """A look for messages that takes longer means that this process was paused, so the conductor was not silent."""
 
@@ -147,16 +150,40 @@ class Agent:
         self._end_node_process()
         self._end_ranks(stacks=())
         self._watch.finish()
-        for piece in self._spools.rest(time.monotonic() + OUTPUT_S):
+        self._send_rest(signals)
+        self._selector.close()
+        self._channel.close()
+        return 0 if self._over else 3
+
+    def _send_rest(self, signals: list[int]) -> None:
+        """Send the rest of the output, and the last words.
+
+        All ranks have ended, so a controller that took nothing gets as much time again: one that goes on then learns
+        why they ended, and does not lose this node for a reason that it cannot see.
+        """
+        began = time.monotonic()
+        for piece in self._spools.rest(began + OUTPUT_S):
+            self._wait_until_taken(began, signals)
             if self._channel.lost or len(signals) > 1:
                 break
             self._channel.send(piece)
         if self._mpi:
             leave_launcher(os.environ)
         self._channel.event(EndEvent(kind="end"))
-        self._selector.close()
-        self._channel.close()
-        return 0 if self._over else 3
+        self._wait_until_taken(began, signals)
+
+    def _wait_until_taken(self, began: float, signals: list[int]) -> None:
+        """Wait until the controller has taken all that was sent, for as long as it takes some of it, yet not for ever.
+
+        ``began``: when there were only last words left.
+        """
+        while not (self._channel.is_free() or self._channel.lost):
+            self._channel.wait(_FULL_WAIT_S)
+            now = time.monotonic()
+            patience_s = _HURRY_S if len(signals) > 1 else CONDUCTOR_SILENT_S
+            is_stuck = now - max(began, self._channel.waits_since()) > patience_s
+            if is_stuck or now - began > OUTPUT_S + CONDUCTOR_SILENT_S:
+                self._channel.lost = True
 
     def _loop(self, signals: list[int]) -> None:
         self._take_in(self._received)
@@ -167,6 +194,7 @@ class Agent:
             selected_at = time.monotonic()
             if selected_at - before > _PAUSED_S:
                 self._heard_at += selected_at - before
+                self._channel.excuse(selected_at - before)
             for key, _ in ready:
                 # An earlier command of this round may have ended the rank that this pipe belonged to.
                 if self._selector.get_map().get(key.fileobj) is key:
@@ -174,16 +202,33 @@ class Agent:
                     callback()
             self._reap()
             self._flush_commands()
+            self._channel.flush()
             for piece in self._spools.pieces(self._channel.is_free):
                 self._channel.send(piece)
             if time.monotonic() >= next_status:
                 self._send_status()
                 next_status = time.monotonic() + STATUS_S
+            self._await_room()
             # The time of that look counts: messages that arrived during slow work since then are not read yet.
-            is_silent = selected_at - self._heard_at > CONDUCTOR_SILENT_S
-            if self._is_stopped(signals) or self._channel.lost or is_silent:
-                self._note_why(signals)
+            silence = self._silence(selected_at)
+            if self._is_stopped(signals) or self._channel.lost or silence:
+                self._note_why(signals, silence)
                 break
+
+    def _await_room(self) -> None:
+        """Have the next round begin as soon as the connection takes more, and not before where nothing else fits."""
+        if self._channel.is_full():
+            self._channel.wait(_FULL_WAIT_S)
+        writes = 0 if self._channel.is_free() else selectors.EVENT_WRITE
+        self._selector.modify(self._connection, selectors.EVENT_READ | writes, self._read_conductor)
+
+    def _silence(self, now: float) -> str:
+        """Return for what the controller counts as dead or stopped: "node N ..."; empty: it does not."""
+        if now - self._heard_at > CONDUCTOR_SILENT_S:
+            return f"received nothing from the controller for {CONDUCTOR_SILENT_S:.0f} s"
+        if now - self._channel.waits_since() > CONDUCTOR_SILENT_S:
+            return f"could send nothing to the controller for {CONDUCTOR_SILENT_S:.0f} s"
+        return ""
 
     def _is_stopped(self, signals: list[int]) -> bool:
         """Return whether a signal ends the agent now. The conductor hears of it before the peers miss any rank.
@@ -196,14 +241,13 @@ class Agent:
             self._channel.send(SignalReceived(kind="signal", number=signals[0]))
         return len(signals) > 1 or (bool(signals) and not self._program)
 
-    def _note_why(self, signals: list[int]) -> None:
+    def _note_why(self, signals: list[int], silence: str) -> None:
         if signals:
             text = f"signal {signals[0]} ended the agent of node {self._node_rank}"
         elif self._channel.lost:
             text = f"node {self._node_rank} lost the control connection; its ranks were ended"
         else:
-            silent = f"received nothing from the controller for {CONDUCTOR_SILENT_S:.0f} s"
-            text = f"node {self._node_rank} {silent}; its ranks were ended"
+            text = f"node {self._node_rank} {silence}; its ranks were ended"
         self._note(text)
 
     def _note(self, text: str) -> None:
@@ -214,6 +258,8 @@ class Agent:
     def _read_conductor(self) -> None:
         try:
             data = self._connection.recv(1 << 16)
+        except BlockingIOError:
+            return  # it can be written to
         except OSError:
             data = b""
         if not data:
@@ -301,6 +347,8 @@ class Agent:
 
     def _read_node_process(self) -> None:
         assert self._node_process is not None
+        if self._channel.is_full():
+            return
         events, ended = self._node_process.read()
         for event in events:
             self._channel.event(event)
@@ -430,6 +478,8 @@ class Agent:
     # Ranks -> conductor
 
     def _forward(self, process: RankProcess, *, everything: bool = False) -> None:
+        if self._channel.is_full() and not everything:
+            return  # its events wait in its pipe
         lines, ended = process.read(process.event_fd, everything=everything)
         if ended:
             self._unregister(process.event_fd)
@@ -445,7 +495,9 @@ class Agent:
     def _drain(self, process: RankProcess, *, everything: bool = False) -> None:
         lines, ended = process.read(process.output_fd, everything=everything)
         relay = self._relays.get(process.rank)
-        if relay is not None:
+        if relay is not None and self._channel.is_full():
+            relay.leave_out(lines)
+        elif relay is not None:
             relay.take(lines, process.buffers[process.output_fd])
         if ended:
             self._unregister(process.output_fd)
@@ -531,7 +583,9 @@ class Agent:
         scripts = [process for process in self._ranks.values() if not process.watched]
         if scripts:
             orphans.reap([process.pid for process in scripts])
-        self._channel.send(Status(kind="status", ranks=ranks, still=self._standstill.seconds(scripts)))
+        status = Status(kind="status", ranks=ranks, still=self._standstill.seconds(scripts))
+        if not self._channel.is_full():  # what waits there shows as well that this agent lives
+            self._channel.send(status)
 
 
 def _typed_threads(env: Mapping[str, str]) -> int:
