@@ -66,16 +66,16 @@ class EventChannel:
 
     def send(self, message: AgentReport) -> None:
         """Send a message that is not kept."""
-        for line in encode(message):
-            self.write(line)
+        self.write(*encode(message))
 
-    def write(self, line: bytes) -> None:
-        """Send a line that is not kept."""
+    def write(self, *lines: bytes) -> None:
+        """Send lines that are not kept."""
         if self.lost:
             return
         if not self._unsent:
             self._taken_at = time.monotonic()
-        self._unsent += self._tags.add(line) if self._tags else line
+        for line in lines:
+            self._unsent += self._tags.add(line) if self._tags else line
         self.flush()
         self.lost = self.lost or len(self._unsent) > _MOST_BYTES
 

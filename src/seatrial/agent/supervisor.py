@@ -210,9 +210,9 @@ class Agent:
                 next_status = time.monotonic() + STATUS_S
             self._await_room()
             # The time of that look counts: messages that arrived during slow work since then are not read yet.
-            silence = self._silence(selected_at)
-            if self._is_stopped(signals) or self._channel.lost or silence:
-                self._note_why(signals, silence)
+            why_dead = self._why_dead(selected_at)
+            if self._is_stopped(signals) or self._channel.lost or why_dead:
+                self._note_why(signals, why_dead)
                 break
 
     def _await_room(self) -> None:
@@ -222,8 +222,8 @@ class Agent:
         writes = 0 if self._channel.is_free() else selectors.EVENT_WRITE
         self._selector.modify(self._connection, selectors.EVENT_READ | writes, self._read_conductor)
 
-    def _silence(self, now: float) -> str:
-        """Return for what the controller counts as dead or stopped: "node N ..."; empty: it does not."""
+    def _why_dead(self, now: float) -> str:
+        """Return why the controller counts as dead or stopped, to continue "node N ..."; empty: it does not."""
         if now - self._heard_at > CONDUCTOR_SILENT_S:
             return f"received nothing from the controller for {CONDUCTOR_SILENT_S:.0f} s"
         if now - self._channel.waits_since() > CONDUCTOR_SILENT_S:
@@ -241,13 +241,13 @@ class Agent:
             self._channel.send(SignalReceived(kind="signal", number=signals[0]))
         return len(signals) > 1 or (bool(signals) and not self._program)
 
-    def _note_why(self, signals: list[int], silence: str) -> None:
+    def _note_why(self, signals: list[int], why_dead: str) -> None:
         if signals:
             text = f"signal {signals[0]} ended the agent of node {self._node_rank}"
         elif self._channel.lost:
             text = f"node {self._node_rank} lost the control connection; its ranks were ended"
         else:
-            text = f"node {self._node_rank} {silence}; its ranks were ended"
+            text = f"node {self._node_rank} {why_dead}; its ranks were ended"
         self._note(text)
 
     def _note(self, text: str) -> None:
