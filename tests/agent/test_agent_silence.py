@@ -175,6 +175,23 @@ def test_a_controller_that_goes_on_too_late_hears_why(peer: Peer, monkeypatch: p
     assert peer.heard()[-1]["kind"] == "end"
 
 
+def test_news_of_a_signal_comes_before_the_end_of_ranks(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_HURRY_S", 20.0)
+    all_was_taken: list[bool] = []
+    monkeypatch.setattr(Agent, "_end_ranks", lambda agent, stacks: all_was_taken.append(agent._channel.is_free()))
+
+    def goes_on() -> None:
+        time.sleep(0.5)
+        peer.read()
+
+    reader = threading.Thread(target=goes_on)
+    _fill(peer.agent, 1 << 20)
+    reader.start()
+    assert peer.agent.serve([signal.SIGTERM]) == 3
+    reader.join()
+    assert all_was_taken == [True]
+
+
 def test_a_second_signal_waits_for_no_last_words(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_HURRY_S", 0.2)
     _fill(peer.agent, 1 << 20)

@@ -99,6 +99,12 @@ class EventChannel:
         poll.poll(1000 * timeout_s)
         self.flush()
 
+    def drain(self, timeout_s: float) -> None:
+        """Send all that waits, at most for that time."""
+        until = time.monotonic() + timeout_s
+        while self._unsent and not self.lost and time.monotonic() < until:
+            self.wait(min(0.1, timeout_s))
+
     def is_free(self) -> bool:
         """Return whether nothing waits, so that a long message delays no other by more than itself."""
         return not (self._unsent or self.lost)

@@ -56,7 +56,8 @@ _END_S = 5.0
 _STACK_WAIT_S = 1.0
 _FULL_WAIT_S = 0.1
 _HURRY_S = 2.0
-"""After a second signal a controller that takes nothing for so long gets no last words."""
+"""Time for the controller to take the news of a signal before the ranks end. After a second signal, one that takes
+nothing for so long gets no last words."""
 _PAUSED_S = 5.0
 """A look for messages that takes longer means that this process was paused, so the conductor was not silent."""
 
@@ -249,6 +250,8 @@ class Agent:
         else:
             text = f"node {self._node_rank} {why_dead}; its ranks were ended"
         self._note(text)
+        if signals:
+            self._channel.drain(_HURRY_S)  # the peers of the ranks complain when these end
 
     def _note(self, text: str) -> None:
         self._channel.event(NoteEvent(kind="note", severity="error", text=text))
