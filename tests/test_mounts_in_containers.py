@@ -15,15 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.neighbor_mount import NEIGHBOR
+from neighbor_mount import NEIGHBOR
 
 _SHIFT = 10_000
 _PROGRAM = """
 import ctypes, encodings.ascii, json, os, sys
 from seatrial import files, start
 from seatrial.environment import working_folder
-from tests import neighbor_mount
+import neighbor_mount
 
 place, victim = sys.argv[1], int(sys.argv[2])
 ready, go, said = os.pipe(), os.pipe(), os.pipe()
@@ -83,7 +82,7 @@ def test_who_mounts_it_with_a_number_of_ours(victim: int, place: Path) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(place), str(victim)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": "."}
+            command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": "tests"}
         )
     finally:
         subprocess.run(["umount", "-l", place], capture_output=True, check=False)

@@ -7,15 +7,16 @@ import os
 from pathlib import Path
 
 import pytest
+from neighbor_mount import NEIGHBOR, mounted_and_unasked
 
 from seatrial import files, start
 from seatrial.agent import mpi_rank, program_ranks, py_spy
 from seatrial.environment import working_folder
 from seatrial.environment.working_folder import FolderTrust
+from seatrial.errors import RequestError
 from seatrial.report import earlier_runs
 from seatrial.targets.ssh import bootstrap
 from seatrial.training.data import dataset_files
-from tests.neighbor_mount import NEIGHBOR, mounted_and_unasked
 
 pytestmark = pytest.mark.root
 _NOBODY = FolderTrust()
@@ -111,7 +112,7 @@ def test_a_run_of_a_neighbor(folder: Path) -> None:
 
 def test_the_data_of_a_user_without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataset_files, "_temporary_folder", lambda: folder)
-    with mounted_and_unasked(folder), pytest.raises(dataset_files.RequestError, match=_SAYS):
+    with mounted_and_unasked(folder), pytest.raises(RequestError, match=_SAYS):
         dataset_files.find("mnist", folder / "data")
 
 
