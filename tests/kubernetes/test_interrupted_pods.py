@@ -392,6 +392,19 @@ def test_a_worker_that_the_operator_deletes_at_the_end_is_blamed(
     }
 
 
+@pytest.mark.parametrize("reason", [_DRAINED, _PREEMPTED])
+def test_a_stopped_worker_hides_no_loss_of_another_one(reason: dict[str, Any], tmp_path: Path) -> None:
+    """The pod of the lost agent goes on; the other one is stopped while the conductor comes to its end."""
+    launcher, worker, lost = _mpi_pods(1, {**running(1), "spec": {**running(1)["spec"], "nodeName": "gpu-1"}})
+    metadata, status = {**worker["metadata"], **_DELETED}, {**worker["status"], **reason}
+    pods = [launcher, {**worker, "metadata": metadata, "status": status}, lost]
+    found, _ = _followed_under_mpi(missed(), pods, tmp_path)
+    assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
+    assert {node for finding in found.findings if finding.severity == "fail" for node in finding.culprit.nodes} == {
+        "gpu-1"
+    }
+
+
 def test_a_launcher_of_mpi_that_somebody_deletes_is_named(tmp_path: Path) -> None:
     launcher, *workers = _mpi_pods(255, running(1))
     pods = [{**pod, "metadata": {**pod["metadata"], **_DELETED}} for pod in (launcher, *workers)]

@@ -341,8 +341,12 @@ class Attempt:
         self, stopped: Sequence[PodStatus], first: PodStatus | None, *, was_interrupted: bool = False
     ) -> None:
         """Record that the run was ended from outside, by the end of these pods."""
-        run_log, any_node = self._run_log, self._under_mpi or self._job.nodes == 1
-        lost_at = {pod.uid: run_log.lost_at(pod.number, any_node=any_node) for pod in stopped}
+        run_log = self._run_log
+        # The end of one rank makes mpirun end all of them; where it has not, a pod explains the loss of its host only.
+        own = self._under_mpi and run_log.over and not was_interrupted
+        lost_at = {
+            pod.uid: run_log.lost_on(pod.node) if own and not pod.is_launcher else self._lost_at(pod) for pod in stopped
+        }
         # A run that came to its end without missing a pod no longer needed it.
         needed = [pod for pod in stopped if not run_log.over or was_interrupted or lost_at[pod.uid] is not None]
         if needed:

@@ -292,6 +292,15 @@ class RunLog:
         """
         return min(self._lost_at.values(), default=None) if any_node else self._lost_at.get(node)
 
+    def lost_on(self, host: str) -> int | None:
+        """Return the ``seq`` of the first event that reports an agent on this node of the cluster as lost, under MPI.
+
+        An agent whose node is not one of the pods' may be on any of them.
+        """
+        elsewhere = {*_nodes_of(self._pods).values()} - {host}
+        lost = [seq for rank, seq in self._lost_at.items() if self._nodes.get(rank) not in elsewhere]
+        return min(lost, default=None)
+
     def missed_first(self, node: int, *, any_node: bool) -> bool:
         """Return whether the conductor missed this node, or ``any_node``, before it was interrupted itself."""
         lost_at = self.lost_at(node, any_node=any_node)
