@@ -98,7 +98,7 @@ def test_compute_reports_the_activity_of_a_slow_device() -> None:
     calm: list[dict[str, float]] = [{}] * 5
     hot = [*calm[:2], {"gpu_mhz": 900.0, "gpu_hw_thermal": 1.0}, *calm[3:]]
     facts = (*gpu_evidence(*hot).facts, *contention(GPU, GPU, {**GPU, "gpu_mhz": 910.0}, stage="repeat"))
-    (finding,) = CHECK.judge(evidence([700.0, 701, 500, 702, 699], {0: 700, 2: 505}, facts=facts), ONE).findings
+    (finding,) = CHECK.judge(evidence([700.0, 701, 500, 702, 699], {0: 700, 1: 701, 2: 505}, facts=facts), ONE).findings
     assert finding.culprit.ranks == (2,)
     assert "during the group run its GPU ran at 900 MHz (rank 0 on node n0: 1980)" in finding.evidence
     assert any("too hot (HW thermal slowdown) 100 %" in line for line in finding.evidence)
