@@ -88,14 +88,6 @@ def test_a_node_ends_only_steps_that_it_was_asked_for() -> None:
     assert "of a step that was not begun, from node 1 (2)" in missing
 
 
-def test_a_node_says_nothing_more_of_a_step_that_it_has_ended() -> None:
-    stream = asked_twice()
-    told(stream, 1, node_rank=1, value=["another place"])
-    trial = fold(stream.close().events)
-    assert [fact.value for fact in trial.facts] == [[0], [1]]
-    assert any("of a step that its source had ended" in what for what in trial.missing)
-
-
 def test_a_step_that_a_node_did_not_finish_is_inconclusive() -> None:
     stream = asked_twice()
     stream.begin("compute", "round")

@@ -301,7 +301,7 @@ class TrialConductor(BaseConductor):
         match received["kind"]:
             case "rank" if self.state is State.START:
                 self._receive_rank(received, now)
-            case "measurements" | "facts" if received["step"] == self._number and received["src"] not in self._ended:
+            case "measurements" | "facts" if self._is_of_now(cast("dict[str, Any]", received)):
                 self._keep_entries(node, cast("dict[str, Any]", received))
             case "node_done" if self.state is State.AGENTS and received["step"] == self._number:
                 self._receive_node_done(node, received, now)
@@ -328,6 +328,11 @@ class TrialConductor(BaseConductor):
 
     def _events_of_check(self) -> list[dict[str, Any]]:
         return [*self._check_events, *(event for kept in self._entries.values() for event, _ in kept)]
+
+    def _is_of_now(self, event: dict[str, Any]) -> bool:
+        """Return whether a rank speaks of the current step before its end. What an agent watches goes on after it."""
+        src = str(event["src"])
+        return src.startswith("node") or (event["step"] == self._number and src not in self._ended)
 
     def _keep_entries(self, node: int, event: dict[str, Any]) -> None:
         """Keep them for the questions to the check. The judge reads all of them at the end."""

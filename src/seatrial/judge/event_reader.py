@@ -247,8 +247,8 @@ class Reader:
             raise DamageError("not a record")
         step = self._step_asked_for(event, field, number)
         key = (fields.generation(event), fields.whole(event, "step"))
-        ended = self.done[key] if field == "ranks" else self.nodes_done[key] | self._nodes_failed[key]
-        if number in ended:
+        # What an agent watches goes on after its step.
+        if field == "ranks" and number in self.done[key]:
             # By then others may have measured again, and it would choose with whom these are compared.
             raise DamageError("of a step that its source had ended")
         if step is not None and (
