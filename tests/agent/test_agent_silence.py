@@ -135,6 +135,16 @@ def test_a_controller_that_sends_and_reads_nothing_ends_it(peer: Peer, monkeypat
     assert noted == ["node 0 could send nothing to the controller for 0 s; its ranks were ended"]
 
 
+def _reads_after(pause_s: float, peer: Peer) -> threading.Thread:
+    """Return a controller that goes on after this time, once it is started."""
+
+    def goes_on() -> None:
+        time.sleep(pause_s)
+        peer.read()
+
+    return threading.Thread(target=goes_on)
+
+
 def test_a_controller_that_goes_on_in_time_loses_nothing(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads nothing until long after its last command."""
     monkeypatch.setattr(supervisor, "CONDUCTOR_SILENT_S", 20.0)
@@ -159,11 +169,7 @@ def test_a_controller_that_goes_on_too_late_hears_why(peer: Peer, monkeypatch: p
     """The ranks have ended then; without a reason this node would count as lost."""
     monkeypatch.setattr(supervisor, "CONDUCTOR_SILENT_S", 1.0)
 
-    def goes_on() -> None:
-        time.sleep(1.6)
-        peer.read()
-
-    reader = threading.Thread(target=goes_on)
+    reader = _reads_after(1.6, peer)
     _fill(peer.agent, 1 << 20)
     peer.begin()
     reader.start()
@@ -180,11 +186,7 @@ def test_news_of_a_signal_comes_before_the_end_of_ranks(peer: Peer, monkeypatch:
     all_was_taken: list[bool] = []
     monkeypatch.setattr(Agent, "_end_ranks", lambda agent, stacks: all_was_taken.append(agent._channel.is_free()))
 
-    def goes_on() -> None:
-        time.sleep(0.5)
-        peer.read()
-
-    reader = threading.Thread(target=goes_on)
+    reader = _reads_after(0.5, peer)
     _fill(peer.agent, 1 << 20)
     reader.start()
     assert peer.agent.serve([signal.SIGTERM]) == 3

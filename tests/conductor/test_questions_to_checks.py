@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -34,6 +35,25 @@ def test_entries_of_another_step_are_not_kept() -> None:
         assert _facts_that_a_check_is_asked_by([[{"value": 1}], [{"value": 2}]], late=late) == [{"value": 1}]
 
 
+def _config(
+    nodes: int,
+    nproc_per_node: int,
+    suspects: Callable[[str, list[dict[str, Any]]], tuple[int, ...]],
+    checks: Sequence[str] = ("compute",),
+) -> TrialConfig:
+    return TrialConfig(
+        run="r",
+        nodes=nodes,
+        nproc_per_node=nproc_per_node,
+        env={},
+        steps=tuple(StepPlan(check=check, scope="alone") for check in checks),
+        deadline_s=600.0,
+        device="cpu",
+        backend="gloo",
+        suspects=suspects,
+    )
+
+
 def _facts_that_a_check_is_asked_by(
     sent: list[list[dict[str, Any]]], *, late: dict[str, Any] | None = None
 ) -> list[Any]:
@@ -45,17 +65,7 @@ def _facts_that_a_check_is_asked_by(
         return ()
 
     conductor = TrialConductor(
-        TrialConfig(
-            run="r",
-            nodes=1,
-            nproc_per_node=1,
-            env={},
-            steps=(StepPlan(check="compute", scope="alone"),),
-            deadline_s=600.0,
-            device="cpu",
-            backend="gloo",
-            suspects=suspects,
-        ),
+        _config(1, 1, suspects),
         0.0,
     )
     conductor.join(0, 0.1)
@@ -82,19 +92,8 @@ def test_a_check_is_asked_by_a_bounded_number_of_entries_of_each_rank() -> None:
         newest.append(max(event["seq"] for event in events if event["kind"] == "facts" and event["src"] == "rank0.0"))
         return ()
 
-    steps = (StepPlan(check="compute", scope="alone"), StepPlan(check="memory", scope="alone"))
     conductor = TrialConductor(
-        TrialConfig(
-            run="r",
-            nodes=2,
-            nproc_per_node=1,
-            env={},
-            steps=steps,
-            deadline_s=600.0,
-            device="cpu",
-            backend="gloo",
-            suspects=suspects,
-        ),
+        _config(2, 1, suspects, ("compute", "memory")),
         0.0,
     )
     numbers = itertools.count()
@@ -130,18 +129,7 @@ def test_the_ranks_of_one_host_share_the_values_that_a_check_thinks_about() -> N
         asked.append(Counter(event["src"] for event in events for _ in event.get("facts", ())))
         return ()
 
-    config = TrialConfig(
-        run="r",
-        nodes=3,
-        nproc_per_node=4,
-        env={},
-        steps=(StepPlan(check="compute", scope="alone"),),
-        deadline_s=600.0,
-        device="cpu",
-        backend="gloo",
-        suspects=suspects,
-    )
-    conductor = TrialConductor(config, 0.0)
+    conductor = TrialConductor(_config(3, 4, suspects), 0.0)
     for node, place in enumerate(("10.0.0.1", "10.0.0.1", "10.0.0.2")):
         conductor.join(node, 0.1, place)
     numbers = itertools.count()

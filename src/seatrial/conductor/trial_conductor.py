@@ -91,7 +91,7 @@ class TrialConductor(BaseConductor):
         self._num_values: Counter[str] = Counter()
         """Source -> the values in all of them."""
         self._ended = set[str]()
-        """The sources that have ended the current step: one that spoke again could choose whom the check asks next."""
+        """The ranks that have ended the current step: one that spoke again could choose whom the check asks next."""
         self._ends_with_agents = False
         """A node vanished in a step of agents, which goes no further."""
         self._interface = ""
@@ -346,7 +346,6 @@ class TrialConductor(BaseConductor):
             self._num_values[src] -= kept.popleft()[1]
 
     def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
-        self._ended.add(event["src"])
         share = event["share"]
         # The others get it within a command, which must not be nested deeper than any.
         if not (isinstance(share, list) and plain(share, _DEEPEST_SHARE) and len(json.dumps(share)) <= _MAX_NODE_BYTES):
