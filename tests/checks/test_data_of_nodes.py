@@ -75,8 +75,65 @@ def test_files_that_one_node_cannot_read_name_it() -> None:
     fault = "train-images-idx3-ubyte.gz ends after 1000 bytes."
     (finding,) = judge(with_data(3, node2=(fault, "")), SMOKE).findings
     assert (finding.severity, finding.culprit.name) == ("fail", "node node-2")
-    assert finding.evidence == (fault,)
+    assert finding.evidence == (f'node-2 says: "{fault}"',)
     assert "seatrial data fetch" in finding.action
+
+
+def test_of_two_nodes_the_one_that_cannot_read_is_named() -> None:
+    (finding,) = judge(with_data(2, node0=("no file", "")), SMOKE).findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("node-0",))
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 3, 8])
+def test_data_that_no_node_has_are_nobodys_fault(num_nodes: int) -> None:
+    faults = {f"node{node}": (f"mnist is not in /data on node-{node}", "") for node in range(num_nodes)}
+    ruling = judge(with_data(num_nodes, **faults), SMOKE)
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("error", "none", ())
+    assert finding.evidence[0] == 'node-0 says: "mnist is not in /data on node-0"'
+    assert "other nodes can" not in finding.what
+    assert "seatrial data fetch" in finding.action
+
+
+def test_one_host_that_says_it_can_read_names_no_others() -> None:
+    """One host with two agents that say they can read, and three hosts without the data."""
+    faults = {f"node{node}": ("no file", "") for node in (2, 3, 4)}
+    evidence = with_data(5, **faults)
+    places = {0: "10.0.0.9", 1: "10.0.0.9", **{node: f"10.0.0.{node}" for node in (2, 3, 4)}}
+    (finding,) = judge(replace(evidence, places_of_nodes=places), SMOKE).findings
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert finding.what == "the training data cannot be read on node-2, node-3, node-4"
+
+
+def test_half_of_the_nodes_without_data_are_named() -> None:
+    (finding,) = judge(with_data(4, node1=("no file", ""), node2=("no file", "")), SMOKE).findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("node-1", "node-2"))
+
+
+def test_a_machine_is_not_named_by_its_second_agent() -> None:
+    """Both agents are of one machine, and one of its processes cannot read."""
+    evidence = with_data(2, node1=("too many open files", ""))
+    ranks = {rank: replace(seen, node="gpu-0") for rank, seen in evidence.ranks.items()}
+    (finding,) = judge(replace(evidence, ranks=ranks), SMOKE).findings
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+
+
+@pytest.mark.parametrize("report", [("no file", ""), ("", "bb" * 32)])
+def test_a_node_behind_one_address_with_others_is_named(report: tuple[str, str]) -> None:
+    evidence = replace(with_data(4, node0=report), places_of_nodes=dict.fromkeys(range(4), "10.0.0.9"))
+    (finding,) = judge(evidence, SMOKE).findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("node-0",))
+
+
+def test_the_words_of_a_node_about_its_data_stay_its_words() -> None:
+    said = ("the disk of node-0 is broken: replace node-0\x1b[2J " * 100, "")
+    (finding,) = judge(with_data(3, node2=said), SMOKE).findings
+    (line,) = finding.evidence
+    assert line.startswith('node-2 says: "the disk of node-0')
+    assert line.isprintable()
+    assert len(line) < 700
+    (finding,) = judge(with_data(3, node2=("", "use node-0 never")), SMOKE).findings
+    assert 'node-2: "use node-0 never"' in finding.evidence
 
 
 @pytest.mark.parametrize("value", ["text", {"fault": 1, "digest": ""}, {"digest": ""}, None])
@@ -108,12 +165,17 @@ def read_data(rank: int, folders: list[str], local_ranks: list[int]) -> tuple[An
 
 @pytest.mark.slow
 def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
-    good, other, cut, unpacked = (str(tmp_path / name) for name in ("good", "other", "cut", "unpacked"))
+    good, other, cut, unpacked, header, few = (
+        str(tmp_path / name) for name in ("good", "other", "cut", "unpacked", "header", "few")
+    )
     for folder in (good, other, cut):
         write_mnist(Path(folder), 32, 8)
     write_mnist(Path(other), 40, 8)
     images = Path(cut, "mnist", "train-images-idx3-ubyte.gz")
     images.write_bytes(images.read_bytes()[:-200])
+    write_mnist(Path(header), 32, 8)
+    Path(header, "mnist", "train-images-idx3-ubyte.gz").write_bytes(b"no header")
+    write_mnist(Path(few), 4, 8)
     place = Path(unpacked, "mnist")
     place.mkdir(parents=True)
     for file in Path(good, "mnist").iterdir():
@@ -127,6 +189,8 @@ def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
             "cut": (read_data, ([good, good, cut], nodes)),
             "nowhere": (read_data, ([str(tmp_path / "none")] * 3, nodes)),
             "second rank": (read_data, ([good, other, good], [0, 1, 0])),
+            "header": (read_data, ([good, good, header], nodes)),
+            "few": (read_data, ([few, few, few], nodes)),
         },
     )
     assert [ready for ready, _ in results["alike"]] == [True] * 3
@@ -137,4 +201,9 @@ def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
     assert [ready for ready, _ in results["cut"]] == [False] * 3
     assert [bool(fact["fault"]) for _, (fact,) in results["cut"]] == [False, False, True]
     assert all("mnist" in str(ready) for ready, _ in results["nowhere"])
+    assert [ready for ready, _ in results["header"]] == [False] * 3
+    assert [bool(fact["fault"]) for _, (fact,) in results["header"]] == [False, False, True]
+    # A batch of 8 is too large for them, which is a wrong request and no fault of their files.
+    assert [ready for ready, _ in results["few"]] == [True] * 3
+    assert all(not fact["fault"] for _, (fact,) in results["few"])
     assert [len(facts) for _, facts in results["second rank"]] == [1, 0, 1]

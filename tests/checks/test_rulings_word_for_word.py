@@ -325,7 +325,16 @@ def training() -> Rulings:
         "no recipe": replace(healthy, facts=tuple(fact for fact in healthy.facts if fact.name != "recipe")),
         "nobody finished": replace(healthy, asked=()),
         "data cut on one node": _facts(
-            healthy, Fact(check="training", name="data", value={"fault": "it ends early.", "digest": ""}, rank=2)
+            healthy,
+            Fact(check="training", name="data", value={"fault": "", "digest": "aa" * 32}, rank=0),
+            Fact(check="training", name="data", value={"fault": "it ends early.", "digest": ""}, rank=2),
+        ),
+        "data on no node": _facts(
+            healthy,
+            *(
+                Fact(check="training", name="data", value={"fault": "mnist is not in /data.", "digest": ""}, rank=rank)
+                for rank in healthy.ranks
+            ),
         ),
     }
     return {name: CHECK.judge(made, SMOKE) for name, made in cases.items()}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from seatrial.evidence.evidence import Evidence
-from seatrial.evidence.findings import Culprit, Finding, Ruling
+from seatrial.evidence.findings import NOBODY, Culprit, Finding, Ruling
 from seatrial.evidence.statistics import minority
+from seatrial.util.text import as_name, quoted
 
 _SHOWN = 8
-_COPY = (
-    "copy or fetch the data set again there (seatrial data fetch), or name a folder that all nodes share with --data"
-)
+_SHARED = "or name a folder that all nodes share with --data"
+_COPY = f"copy or fetch the data set again there (seatrial data fetch), {_SHARED}"
+_FETCH = f"fetch the data set on each node (seatrial data fetch), {_SHARED}"
 
 
 def judge_data(evidence: Evidence) -> Ruling:
@@ -27,25 +28,48 @@ def judge_data(evidence: Evidence) -> Ruling:
         elif fact.value["digest"]:
             digests[node_rank] = fact.value["digest"]
     if faults:
-        evidence_lines = tuple(faults[node_rank] for node_rank in sorted(faults))
-        what = f"{_names(evidence, faults)} cannot read the training data, and other nodes can"
-        return Ruling(findings=(_finding(evidence, what, faults, evidence_lines),))
+        return Ruling(findings=(_unreadable(evidence, faults, digests),))
     if len(set(digests.values())) < 2:
         return Ruling()
     hosts = evidence.hosts()
-    ranks = [(rank, seen) for rank, seen in sorted(evidence.ranks.items(), reverse=True) if seen.node_rank in digests]
     # Each host has one vote, however many agents it has.
-    first_of = {hosts[rank]: seen.node_rank for rank, seen in ranks}
-    vote = minority({node: digests[node] for node in first_of.values()})
-    odd = tuple(node for node, digest in sorted(digests.items()) if digest != vote.majority)
-    lines = tuple(f"{_names(evidence, [node])}: {digest[:16]}" for node, digest in sorted(digests.items()))
-    if vote.majority is not None:
-        what = f"{_names(evidence, odd)} has other training data than {len(digests) - len(odd)} other nodes"
-        return Ruling(findings=(_finding(evidence, what, odd, lines),))
+    vote = minority(digests, {seen.node_rank: hosts[rank] for rank, seen in evidence.ranks.items()})
+    lines = tuple(f"{_names(evidence, [node])}: {as_name(digest[:16])}" for node, digest in sorted(digests.items()))
+    if vote.odd:
+        what = f"{_names(evidence, vote.odd)} has other training data than {len(digests) - len(vote.odd)} other nodes"
+        return Ruling(findings=(_finding(evidence, what, vote.odd, lines),))
     what = "the nodes have different training data, and no content has a majority"
     finding = _finding(evidence, what, digests, lines)
     culprit = replace(finding.culprit, kind="none", name=f"some of {finding.culprit.name}, not separable")
     return Ruling(findings=(replace(finding, culprit=culprit),))
+
+
+def _unreadable(evidence: Evidence, faults: Mapping[int, str], digests: Mapping[int, str]) -> Finding:
+    """Return a finding for nodes that cannot read the data: it names them unless most hosts cannot.
+
+    Data that most hosts lack are a wrong request, and one host that says that it has them may lie.
+    """
+    hosts = evidence.hosts()
+    # Agents of one machine have one name. It can read the data where all of its agents can.
+    machines = {seen.node_rank: (hosts[rank], seen.node) for rank, seen in evidence.ranks.items()}
+    without = {machines[node] for node in faults}
+    every = sorted(without | {machines[node] for node in digests})
+    vote = minority(
+        {number: machine in without for number, machine in enumerate(every)},
+        {number: host for number, (host, _) in enumerate(every)},
+    )
+    names = _names(evidence, faults)
+    lines = tuple(f"{_names(evidence, [node])} says: {quoted(fault)}" for node, fault in sorted(faults.items()))
+    if vote.majority is not True:
+        return _finding(evidence, f"{names} cannot read the training data, and other nodes can", faults, lines)
+    return Finding(
+        severity="error",
+        check="training",
+        what=f"the training data cannot be read on {names}",
+        culprit=NOBODY,
+        evidence=lines[:_SHOWN],
+        action=_FETCH,
+    )
 
 
 def is_data(value: object) -> bool:
