@@ -20,6 +20,7 @@ from conductor.stub_agent import RUN, TOKEN, StubAgent
 from seatrial.agent import agent_main
 from seatrial.conductor import server, strangers
 from seatrial.conductor.node_addresses import source_of
+from seatrial.conductor.peer import Peer
 from seatrial.conductor.server import Server
 from seatrial.conductor.trial_conductor import TrialConductor
 from seatrial.protocol.events import Source
@@ -51,6 +52,26 @@ def test_neighbors_that_say_hello_keep_no_agent_out() -> None:
         crowd(_MAX_STRANGERS + 50)
         agent.sendall(b"".join(encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, 0)})))
         assert b"welcome" in lines.readline()
+
+
+@pytest.mark.parametrize("greets", [True, False])
+def test_a_crowd_of_places_keeps_no_agent_out(greets: bool) -> None:
+    """A neighbor with a network sends each connection from another address."""
+    crowd, now = strangers.Strangers(), 100.0
+    with contextlib.ExitStack() as stack:
+
+        def comes(address: str, said_hello_at: float | None) -> Peer:
+            peer = Peer(stack.enter_context(socket.socket()), address, address)
+            crowd.add(peer)
+            if said_hello_at is not None:
+                crowd.greeted(peer, said_hello_at)
+            return peer
+
+        first = comes("10.1.0.1", now - 5.0 if greets else None)
+        for number in range(2, _MAX_STRANGERS):
+            comes(f"10.1.0.{number}", now - 4.0 if greets else None)
+        assert comes("10.0.0.9", now) is not first
+        assert crowd.one_to_drop(now) is first
 
 
 def test_a_crowd_from_one_place_pushes_out_none_from_another(monkeypatch: pytest.MonkeyPatch) -> None:

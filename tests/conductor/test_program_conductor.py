@@ -11,6 +11,7 @@ from event_streams import event_of
 
 from seatrial.conductor.origin import OriginError
 from seatrial.conductor.program_conductor import ProgramConductor
+from seatrial.protocol.events import Source
 
 KILLED = Act(at_s=3.0, what="exit", code=-9)
 COMPLAINS = [Act(at_s=2.95, what="error", cause="fabric"), Act(at_s=3.1, what="exit", code=1)]
@@ -516,3 +517,24 @@ def test_what_one_agent_sends_fits_into_the_outcome() -> None:
     assert outcome["how"] == "failed"
     assert len(outcome["last_lines"]) == 40
     assert len(json.dumps(outcome)) < 100_000
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_result_while_ranks_are_ended_changes_no_deadline(watched: bool) -> None:
+    """One host that says its rank is done has those of others killed in the middle of a save."""
+    conductor = ProgramConductor(config(nodes=3, nproc_per_node=1, stop_grace_s=600.0, watched=watched), 0.0)
+    for node in range(3):
+        conductor.join(node, 0.0, f"10.0.0.{node + 1}")
+    conductor.message(0, {"kind": "port", "gen": 0, "address": "10.0.0.1", "port": 5000}, 0.0)
+    conductor.interrupt("SIGINT", 20.0)
+    source = Source("simulated", "rank2.0", lambda: 0.0)
+    conductor.message(2, event_of(source, "result", gen=0, rank=2, code=0, lines=[]), 21.0)
+    saved_at = 20.0
+    while saved_at < 619.0:
+        saved_at += 1.0
+        for node in range(3):
+            conductor.message(node, {"kind": "status", "ranks": {str(node): ["R", saved_at, 5, "save"]}}, saved_at)
+        assert [
+            command["kind"] for _, command in conductor.tick(saved_at, saved_at).send if command["kind"] == "kill"
+        ] == []
+    assert "kill" in [command["kind"] for _, command in conductor.tick(620.5, 620.5).send]

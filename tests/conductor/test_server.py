@@ -16,6 +16,7 @@ import pytest
 from conductor.served import STEPS, Served
 from conductor.served import served as _served
 from conductor.stub_agent import RUN, TOKEN, StubAgent
+from event_streams import event_of
 
 from seatrial.agent import agent_main
 from seatrial.conductor import server
@@ -379,6 +380,34 @@ def test_an_agent_that_leaves_half_way_is_recorded(leave_at: str, outcomes: list
     assert served.outcomes() == outcomes
     seen = [event["seen"] for event in served.events if event["kind"] == "trouble"]
     assert [(entry["node"], entry["how"]) for entry in seen[0]] == [(0, "lost")]
+
+
+def test_ranks_are_ended_before_what_happened_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk, or the interim report of a large fleet, takes longer than nodes have to end their ranks."""
+    asked = threading.Event()
+    kept_first: list[str] = []
+    keep = Served._keep
+
+    def slow(self: Served, event: dict[str, Any]) -> None:
+        if event["kind"] == "trouble" and not asked.wait(5.0):
+            kept_first.append(event["kind"])
+        keep(self, event)
+
+    monkeypatch.setattr(Served, "_keep", slow)
+    what = {"cause": "own", "type": "RuntimeError", "message": "planted", "stack": "", "phase": "compute"}
+    with _served() as running, contextlib.ExitStack() as stack:
+        agent = StubAgent(running.server.port)
+        stack.enter_context(agent.socket)
+        for message in agent.heard():
+            if message["kind"] == "kill":
+                asked.set()
+                break
+            if message["kind"] == "step":
+                agent.send(event_of(agent._ranks[0], "error", gen=0, step=message["step"], rank=0, **what))
+            else:
+                agent.send(*agent.answers(message))
+    assert asked.is_set()
+    assert kept_first == []
 
 
 def test_malformed_messages_of_an_agent_are_counted() -> None:

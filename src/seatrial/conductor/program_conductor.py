@@ -181,7 +181,7 @@ class ProgramConductor(BaseConductor):
             # Where a node was lost or a rank has failed, the signal is what the launcher of the job makes of that.
             case "signal" if self._failed_at is None or self._only_stop_signals():
                 self._signaled.add(node)
-                self._interrupt(f"signal {int(received['number'])} to the agent of node {node}", now)
+                self._interrupt(f"signal {brief(int(received['number']), 3)} to the agent of node {node}", now)
             case _:
                 if received.get("gen") == self._generation and "rank" in received:
                     self._receive_from_rank(received, now)
@@ -215,7 +215,9 @@ class ProgramConductor(BaseConductor):
         if place not in self._finished_hosts:
             had_most = self._most_finished()
             self._finished_hosts.add(place)
-            if len(self._finished_hosts) == 1 or (self._most_finished() and not had_most):
+            first_or_most = len(self._finished_hosts) == 1 or (self._most_finished() and not had_most)
+            # While ranks are being ended, the deadline is that of their end.
+            if self.state is State.RUN and first_or_most:
                 self._until = now + _SETTLE_S
 
     def _most_finished(self) -> bool:

@@ -501,14 +501,16 @@ class Server:
             self._perform(self._conductor.lost(peer.node, detail, self._now()))
 
     def _perform(self, actions: Actions) -> None:
-        for event in actions.events:
-            self._on_event(self._source.event(event))
+        # Before the events: to keep one may take long (a slow disk, the interim report), and the deadline of what is
+        # asked here runs already.
         for node, command in actions.send:
             peer = self._peers.get(node)
             if peer is not None and peer.socket.fileno() >= 0:
                 peer.asked_to_stop = peer.asked_to_stop or command["kind"] == "stop"
                 peer.put(command)
                 self._flush(peer)
+        for event in actions.events:
+            self._on_event(self._source.event(event))
         self._over = self._over or actions.over
 
     def _flush(self, peer: Peer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from seatrial.conductor.peer import Peer
 
@@ -88,13 +89,15 @@ class Strangers:
 
         That is the oldest one that has not said hello, as a real agent does at once, unless none came after it; or the
         oldest one whose time for its proof is over; or else the newest one. A real agent that is dropped tries again.
+        From several places as many may come; all these are then looked at as one crowd, the oldest place first.
         """
-        crowd = max(reversed(self._crowds.values()), key=len, default=None)
-        if crowd is None:
+        most = max(map(len, self._crowds.values()), default=0)
+        crowds = [crowd for crowd in self._crowds.values() if len(crowd) == most]
+        if not crowds:
             return None
-        if len(crowd.silent) > 1:
-            return next(iter(crowd.silent))
-        oldest = next(iter(crowd.greeted), None)
-        if oldest is not None and crowd.greeted[oldest] < now - _PROOF_S:
-            return oldest
-        return next(reversed(crowd.silent or crowd.greeted))
+        silent = list(islice((peer for crowd in crowds for peer in crowd.silent), 2))
+        if len(silent) > 1:
+            return silent[0]
+        firsts = (next(iter(crowd.greeted.items())) for crowd in crowds if crowd.greeted)
+        late = next((peer for peer, at in firsts if at < now - _PROOF_S), None)
+        return late or next(reversed(crowds[-1].silent or crowds[-1].greeted))

@@ -12,9 +12,9 @@ from seatrial.judge.conclude import conclude
 from seatrial.report.write import write_reports
 
 _INTERVAL_S = 10.0
-_MOST_VALUES = 500_000
-"""Values in the events of some hundred ranks. Each costs about 20 us, and agents that hear nothing for 30 s take their
-conductor for dead; the report of more is written at the end only."""
+_MOST_VALUES = 150_000
+"""Values in the events of about a hundred ranks. Each costs about 20 us, and thrice that on a busy machine; agents
+that hear nothing for 30 s take their conductor for dead; the report of more is written at the end only."""
 
 
 class Interim:

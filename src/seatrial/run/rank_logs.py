@@ -65,7 +65,7 @@ class RankLogs:
         Raises KeyError, TypeError or ValueError for a malformed message.
         """
         rank, generation, at = message["rank"], message["gen"], message["at"]
-        if not (type(rank) is type(generation) is type(at) is int and at >= 0):
+        if not (type(rank) is type(generation) is type(at) is int and 0 <= at < 1 << 62):
             raise ValueError("the place of a piece of output is no number")
         if not (0 <= rank < self._world_size and self._newest[rank] <= generation <= self._begun):
             raise ValueError(f"rank {rank}, generation {generation}: no such rank prints in this run by now")
