@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -77,12 +78,13 @@ def test_the_folder_of_a_run(below: str, folder: Path, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     typed = str(folder / below)
-    place = {"path": typed, "owners": [], "mounters": [], "open": False}
+    nobody = dataclasses.asdict(_NOBODY)
+    place = {"path": typed, **nobody}
     with mounted_and_unasked(folder):
         assert working_folder.refusal(typed, "", _NOBODY) == f"{folder} {_SAYS}"
         bootstrap._enter(place, start.trusted_users, start.way_to)
         mpi_rank.enter(json.dumps(place))
-        program = {**place, "cwd": typed, "script": ""}
+        program = {"cwd": typed, "script": "", "cwd_trust": nobody, "script_trust": nobody}
         start_in, refused, note = program_ranks.start_folder(program)  # type: ignore[arg-type]
     assert (start_in, refused) == (str(tmp_path), "")
     assert note.startswith(f"{folder} {_SAYS} on this host, so the ranks start in {tmp_path}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import get_args, is_typeddict
 
 from seatrial.protocol import commands, events
 
@@ -64,10 +65,17 @@ def _fields(cls: type) -> str:
         if name != "kind":
             type_text = annotation.replace("|", "or").replace("None", "null")
             rows.append(f"`{name}` ({type_text}{', optional' if name in optional else ''}): {doc}")
-            if annotation == "ProgramSpec":
-                inner = _annotations(commands.ProgramSpec).items()
-                rows += [f"`{name}.{key}` ({value[0]}): {value[1]}" for key, value in inner]
+            rows += _inner_fields(name, annotation)
     return "<br>".join(rows).replace("``", "`") or "–"
+
+
+def _inner_fields(name: str, annotation: str) -> Iterator[str]:
+    """Yield the fields of a field that is a TypedDict by itself."""
+    inner = getattr(commands, annotation, None)
+    if is_typeddict(inner):
+        for key, (its_annotation, doc) in _annotations(inner).items():
+            yield f"`{name}.{key}` ({its_annotation}): {doc}"
+            yield from _inner_fields(f"{name}.{key}", its_annotation)
 
 
 def _annotations(cls: type) -> dict[str, tuple[str, str]]:

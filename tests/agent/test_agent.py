@@ -185,8 +185,8 @@ def test_an_injected_command_is_not_obeyed(conductor: StubConductor, tmp_path: P
     conductor.until_kind("node")
     written = tmp_path / "written"
     program = {"argv": ["touch", str(written)], "args": [], "spawns": 0, "watched": False, "cwd": "/", "shown": []}
-    program |= {"script": "", "owners": [], "mounters": [], "open": False}
-    program |= {"script": "", "owners": [], "mounters": [], "open": False}
+    nobody: dict[str, list[object]] = {"owners": [], "mounters": [], "open_places": []}
+    program |= {"script": "", "cwd_trust": nobody, "script_trust": nobody}
     program |= {"world_size": 1, "nnodes": 1, "group_rank": 0, "master_addr": "127.0.0.1", "master_port": 1}
     start = {"kind": "start_program", "run": "x", "gen": 0, "places": [[0, 0]], "env": {}, "program": program}
     # Somebody in the path has passed the handshake on, and knows no token.

@@ -21,7 +21,8 @@ from seatrial.util.ports import free_port
 
 _PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1, "nnodes": 2}
 _PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000, "args": [], "spawns": 0, "cwd": "/no/such"}
-_PROGRAM |= {"max_restarts": 0, "script": "", "owners": [], "mounters": [], "open": False}
+_NOBODY: dict[str, list[Any]] = {"owners": [], "mounters": [], "open_places": []}
+_PROGRAM |= {"max_restarts": 0, "script": "", "cwd_trust": _NOBODY, "script_trust": _NOBODY}
 
 
 @pytest.fixture
@@ -48,7 +49,8 @@ def test_ranks_start_in_no_folder_that_others_could_have_filled(
     """Also the agent's own folder may be one: srun goes to /tmp where the user's folder is not there."""
     (typed := tmp_path / "typed").mkdir()
     typed.chmod(mode)
-    start(conductor, "import os; print('in', os.getcwd(), flush=True)", cwd=str(typed), open=is_open_there)
+    there = {**_NOBODY, "open_places": [str(typed)] if is_open_there else []}
+    start(conductor, "import os; print('in', os.getcwd(), flush=True)", cwd=str(typed), cwd_trust=there)
     until_shown(conductor, "in ")
     said = {line for output in conductor.of("output") for line in output["lines"]}
     notes = [note["text"] for note in conductor.of("note")]
@@ -76,8 +78,8 @@ def test_a_script_that_others_could_have_written_is_not_started(
     assert {error["cause"] for error in conductor.of("error")} == {"request"}
     found = f"{script} is missing, and all users can write to {above}" if is_missing else ""
     found = found or f"all users can write to {script}"
-    assert {error["message"].partition(" on this host")[0] for error in conductor.of("error")} == {
-        f"above/train.py: {found}"
+    assert {error["message"].partition(";")[0] for error in conductor.of("error")} == {
+        f"above/train.py on this host: {found}"
     }
     assert not (tmp_path / "started").exists()
 

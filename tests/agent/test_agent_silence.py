@@ -36,7 +36,8 @@ for number in range(6000):
 """
 _PROGRAM: dict[str, Any] = {"watched": False, "shown": [], "world_size": 1, "group_rank": 0, "nnodes": 1}
 _PROGRAM |= {"master_addr": "10.0.0.1", "master_port": 5000, "spawns": 0, "cwd": "/", "max_restarts": 0}
-_PROGRAM |= {"script": "", "owners": [], "mounters": [], "open": False}
+_NOBODY: dict[str, list[object]] = {"owners": [], "mounters": [], "open_places": []}
+_PROGRAM |= {"script": "", "cwd_trust": _NOBODY, "script_trust": _NOBODY}
 
 
 class Peer:

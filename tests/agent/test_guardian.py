@@ -47,7 +47,8 @@ def _start(conductor: StubConductor) -> list[int]:
     """The processes that the rank of a program leaves, once they run."""
     program: dict[str, Any] = {"argv": [sys.executable, "-c", _LEFT], "args": [], "env": {}, "cwd": str(conductor.keep)}
     program |= {"watched": False, "shown": [], "world_size": 1, "nnodes": 1, "spawns": 0, "group_rank": 0}
-    program |= {"script": "", "owners": [], "mounters": [], "open": False}
+    nobody: dict[str, list[object]] = {"owners": [], "mounters": [], "open_places": []}
+    program |= {"script": "", "cwd_trust": nobody, "script_trust": nobody}
     program |= {"group_world_size": 1, "master_addr": "127.0.0.1", "master_port": 1, "max_restarts": 0}
     start = {"kind": "start_program", "gen": 0, "run": "x", "places": [[0, 0]], "env": {}, "program": program}
     conductor.send({"kind": "welcome", "run": "x"}, start)

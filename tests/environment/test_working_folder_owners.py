@@ -7,11 +7,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seatrial import start
+from seatrial.agent.program_ranks import start_folder
 from seatrial.environment import working_folder
 from seatrial.environment.working_folder import FolderTrust, refusal, require_own_number, script_of, trust_here
 from seatrial.errors import RequestError
@@ -48,7 +51,7 @@ def test_another_user_owns_it(script: str, folder: Path) -> None:
     """As on the controller's machine it is the user's own choice: the folder of a colleague."""
     assert f"belongs to user {os.geteuid()}" in refusal(str(folder), script, _NOBODY)
     trust = trust_here(str(folder), script)
-    assert trust == FolderTrust(owners=(os.geteuid(),), is_open=False)
+    assert trust == FolderTrust(owners=(os.geteuid(),))
     assert refusal(str(folder), script, trust) == ""
 
 
@@ -60,7 +63,7 @@ def test_all_users_can_write_there(mode: int, name: str, folder: Path, tmp_path:
     found = refusal(str(folder), "train.py", _NOBODY)
     assert found == ("" if is_guarded else f"all users can write to {place}")
     trust = trust_here(str(folder), "train.py")
-    assert trust.is_open == (not is_guarded)
+    assert trust.open_places == (() if is_guarded else (str(place),))
     assert refusal(str(folder), "train.py", trust) == ""
 
 
@@ -113,7 +116,44 @@ def test_a_name_that_is_missing(mode: int, script: str, folder: Path, tmp_path: 
     found = refusal(str(tmp_path), script, _NOBODY)
     assert found.endswith("" if mode == 0o755 else f"all users can write to {last}")
     assert bool(found) == (mode != 0o755)
-    assert refusal(str(tmp_path), script, FolderTrust(is_open=True)) == ""
+    everywhere = FolderTrust(open_places=(str(tmp_path), str(last)))
+    again = refusal(str(tmp_path), script, everywhere)
+    assert " is missing, and " in again if found else again == "", "nothing could run there anyway"
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_folder_that_is_open_to_all_excuses_no_script_elsewhere(is_missing: bool, tmp_path: Path) -> None:
+    """Who types in /tmp trusts nobody with a script below /scratch, where the host of a neighbor lacks it, or shows
+    another mode."""
+    (typed := tmp_path / "tmp").mkdir()
+    typed.chmod(0o1777)
+    (script := tmp_path / "scratch" / "me" / "train.py").parent.mkdir(parents=True)
+    script.write_text("")
+    cwd_trust, script_trust = trust_here(str(typed), ""), trust_here(str(typed), str(script))
+    assert (cwd_trust.open_places, script_trust.open_places) == ((str(typed),), ())
+    (scratch := tmp_path / "scratch").chmod(0o1777 if is_missing else 0o777)
+    if is_missing:
+        script.unlink()
+        script.parent.rmdir()
+    program: Any = {"cwd": str(typed), "script": str(script)}
+    program |= {"cwd_trust": asdict(cwd_trust), "script_trust": asdict(script_trust)}
+    words = f"{script.parent} is missing, and " if is_missing else ""
+    needed = "each host needs the script at this path, in a folder of yours"
+    found = f"{script} on this host: {words}all users can write to {scratch}; {needed}"
+    assert start_folder(program) == (str(typed), found, "")
+
+
+def test_a_folder_that_all_can_fill_is_trusted_as_a_folder_only(tmp_path: Path) -> None:
+    """The sticky bit guards what lies in it on the controller, and on another host there may be none."""
+    (folder := tmp_path / "open").mkdir()
+    folder.chmod(0o1777)
+    (script := folder / "me" / "train.py").parent.mkdir()
+    script.write_text("")
+    trust = trust_here(str(folder), str(script))
+    assert trust.open_places == ()
+    folder.chmod(0o777)
+    assert refusal(str(folder), str(script), trust) == f"all users can write to {folder}"
+    assert refusal(str(folder), "", trust_here(str(folder), "")) == ""
 
 
 @pytest.mark.parametrize("folder_typed", ["above/job/..", "above/.", "above//", "link", "link/../above"])

@@ -159,7 +159,9 @@ def test_an_agent_of_mpirun_enters_the_folder_of_the_user_only(
     folder.chmod(mode)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir("/")
-    mpi_rank.enter(json.dumps({"path": str(folder), "owners": [], "mounters": [], "open": is_open}))
+    mpi_rank.enter(
+        json.dumps({"path": str(folder), "owners": [], "mounters": [], "open_places": [str(folder)] * is_open})
+    )
     assert Path.cwd() == (folder if enters else home)
 
 
@@ -182,7 +184,7 @@ def test_an_agent_of_mpirun_begins_again_before_it_enters_a_folder(monkeypatch: 
 def test_it_begins_again_only_once(tmp_path: Path) -> None:
     """A module that Python loads at each start can set the entry each time."""
     (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['LD_LIBRARY_PATH'] = '/opt/lib:'\n")
-    place = json.dumps({"path": str(tmp_path), "owners": [], "mounters": [], "open": False})
+    place = json.dumps({"path": str(tmp_path), "owners": [], "mounters": [], "open_places": []})
     environ = {"PYTHONPATH": str(tmp_path), "SEATRIAL_FOLDER": place, "HOME": str(tmp_path)}
     argv = [sys.executable, "-m", "seatrial.agent.mpi_rank", "any", "NO_RANK", "NO_LOCAL_RANK", "a:1"]
     done = subprocess.run(argv, cwd="/", env=environ, capture_output=True, text=True, timeout=30, check=False)
@@ -194,7 +196,7 @@ def test_afterwards_it_goes_on_without_these_entries(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib:")
     monkeypatch.setenv("SEATRIAL_BEGUN_AGAIN", "yes")
     monkeypatch.setenv(
-        "SEATRIAL_FOLDER", json.dumps({"path": str(tmp_path), "owners": [], "mounters": [], "open": False})
+        "SEATRIAL_FOLDER", json.dumps({"path": str(tmp_path), "owners": [], "mounters": [], "open_places": []})
     )
     monkeypatch.setattr(sys, "argv", ["", "any", "NO_RANK", "NO_LOCAL_RANK", "a:1"])
     monkeypatch.delattr(os, "execve")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launchers.gather import gathered, job_of, where
@@ -139,11 +140,12 @@ def test_nothing_is_imported_from_the_home_folder(
         (0o755, False, {}, False),
         (0o755, False, {"owners": [os.geteuid()]}, True),  # on the controller it belongs to the same user
         (0o1777, True, {}, False),
-        (0o1777, True, {"open": True}, True),
+        (0o1777, True, {"open_places": ["{folder}"]}, True),
+        (0o1777, True, {"open_places": ["/elsewhere"]}, False),
     ],
 )
 def test_a_folder_of_a_neighbor_is_not_entered(
-    mode: int, trusted: bool, there: dict[str, object], enters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mode: int, trusted: bool, there: dict[str, Any], enters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of the ranks are named relative to it: the script of a neighbor would run in the place of the user's."""
     monkeypatch.chdir(Path.home())
@@ -151,7 +153,8 @@ def test_a_folder_of_a_neighbor_is_not_entered(
     folder.mkdir()
     folder.chmod(mode)
     users = {os.geteuid()} if trusted else {os.geteuid() + 1}
-    header = {"path": str(folder), "owners": [], "mounters": [], "open": False, **there}
+    header = {"path": str(folder), "owners": [], "mounters": [], "open_places": [], **there}
+    header["open_places"] = [path.format(folder=folder) for path in header["open_places"]]
     bootstrap._enter(header, lambda path, owners: users | {*owners}, way_to)
     assert Path.cwd() == (folder if enters else Path.home())
 
@@ -177,7 +180,7 @@ def test_the_folder_that_is_judged_is_the_one_that_is_entered(tmp_path: Path, mo
         return set()
 
     monkeypatch.setattr(os, "open", open_before_the_exchange)
-    bootstrap._enter({"path": str(link / "job"), "owners": [], "mounters": [], "open": False}, nobody, way_to)
+    bootstrap._enter({"path": str(link / "job"), "owners": [], "mounters": [], "open_places": []}, nobody, way_to)
     monkeypatch.undo()
     assert judged == [str(tmp_path / "theirs" / "job")]
 
@@ -204,7 +207,7 @@ def test_a_folder_that_is_not_on_a_host_is_not_entered(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     for name in ("file", "nothing"):
-        folder = {"path": str(tmp_path / name), "owners": [], "mounters": [], "open": False}
+        folder = {"path": str(tmp_path / name), "owners": [], "mounters": [], "open_places": []}
         bootstrap._enter(folder, trusted_users, way_to)
         assert Path.cwd() == tmp_path
 
@@ -214,7 +217,7 @@ def test_a_file_system_of_a_neighbor_is_not_entered(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(Path.home())
     folder = tmp_path / "job"
     folder.mkdir()
-    header = {"path": str(folder), "owners": [], "mounters": [], "open": False}
+    header = {"path": str(folder), "owners": [], "mounters": [], "open_places": []}
     with mounted(folder, shown_owner=os.geteuid(), name="train.py"):
         bootstrap._enter(header, trusted_users, way_to)
         assert Path.cwd() == Path.home()

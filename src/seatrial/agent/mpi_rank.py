@@ -78,12 +78,10 @@ def refuse_full_host(counted: str, place: Mapping[str, str], hosts: str) -> None
 def enter(place: str) -> None:
     """Enter the folder in which the user typed, else the home folder, unless another user could have put files there.
 
-    ``place``: its path, the other users who own it or have mounted it on the controller's machine, and whether all can
-    write there.
+    ``place``: its path, and the FolderTrust of the controller's machine.
     """
     typed = json.loads(place)
-    owners, mounters = tuple(typed["owners"]), tuple(typed["mounters"])
-    trust = FolderTrust(owners=owners, mounters=mounters, is_open=typed["open"])
+    trust = FolderTrust.of_message(typed)
     for folder in (typed["path"], os.path.expanduser("~")):
         with contextlib.suppress(OSError):
             if not refusal(folder, "", trust):

@@ -73,8 +73,8 @@ def start_folder(program: ProgramSpec) -> tuple[str, str, str]:
     Of the user's folder, the agent's and the home folder it is the first that is here and that no other user could have
     filled: srun starts an agent in /tmp where the user's folder is not on its host.
     """
-    owners, mounters = tuple(program["owners"]), tuple(program["mounters"])
-    trust = FolderTrust(owners=owners, mounters=mounters, is_open=program["open"])
+    trust = FolderTrust.of_message(program["cwd_trust"])
+    script, script_trust = program["script"], FolderTrust.of_message(program["script_trust"])
     note = ""
     for start in _folders(program["cwd"], trust):
         refused = refusal(start, "", trust)
@@ -84,10 +84,9 @@ def start_folder(program: ProgramSpec) -> tuple[str, str, str]:
     if note:
         share = "start from a folder that all hosts share, or name scripts by absolute paths"
         note = f"{note} on this host, so the ranks start in {start}; {share}"
-    if program["script"] and (found := refusal(start, program["script"], trust)):
-        not_so = "which is not so on the controller's machine"
-        text = f"{program['script']}: {found} on this host, {not_so}; put the script into a folder of yours"
-        return start, text, note
+    if script and (found := refusal(start, script, script_trust)):
+        needed = "each host needs the script at this path, in a folder of yours"
+        return start, f"{script} on this host: {found}; {needed}", note
     return start, "", note
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from seatrial.conductor.steps import StepPlan
 from seatrial.environment.working_folder import FolderTrust
-from seatrial.protocol.commands import ProgramSpec
+from seatrial.protocol.commands import ProgramSpec, Trust
 
 
 class State(Enum):
@@ -110,8 +110,10 @@ class ProgramConfig(Config):
     """Working directory on each node that has this folder."""
     script: str = ""
     """Path of the user's script; empty: a module, or a program in PATH."""
-    trust: FolderTrust = field(default_factory=FolderTrust)
-    """The owners that the user trusts with the folder and the script."""
+    cwd_trust: FolderTrust = field(default_factory=FolderTrust)
+    """The users who are trusted with the working directory."""
+    script_trust: FolderTrust = field(default_factory=FolderTrust)
+    """The users who are trusted with the script."""
     output: Literal["all", "rank0", "none"] = "rank0"
     """Ranks whose output is shown."""
     max_restarts: int = 0
@@ -132,9 +134,8 @@ class ProgramConfig(Config):
             nnodes=self.nodes,
             cwd=self.cwd,
             script=self.script,
-            owners=list(self.trust.owners),
-            mounters=list(self.trust.mounters),
-            open=self.trust.is_open,
+            cwd_trust=_message_of(self.cwd_trust),
+            script_trust=_message_of(self.script_trust),
             watched=self.watched,
             shown={"all": list(range(self.world_size)), "rank0": [0], "none": []}[self.output],
             world_size=self.world_size,
@@ -143,3 +144,7 @@ class ProgramConfig(Config):
             group_rank=group_rank,
             max_restarts=self.max_restarts,
         )
+
+
+def _message_of(trust: FolderTrust) -> Trust:
+    return Trust(owners=list(trust.owners), mounters=list(trust.mounters), open_places=list(trust.open_places))

@@ -2,16 +2,17 @@
 
 The folder has the same path on each host, but not each host shares it: below /tmp or /scratch a neighbor may have made
 it. An owner that the user trusts on the controller's machine, such as a colleague, is trusted on the other hosts, too;
-and so are all users, where they can write there.
+and so are all users in each folder to which they can write there.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.files import owner_of_new_files
@@ -20,14 +21,22 @@ from seatrial.start import ForeignError, refusal_of_number, trusted_users, way_t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderTrust:
-    """The users whom this one trusts with the folder and the script on the controller's machine, besides root."""
+    """The users whom this one trusts with a folder, or a script, on the controller's machine, besides root."""
 
     owners: tuple[int, ...] = ()
-    """Other users who own one of them, or a folder above."""
+    """Other users who own it, or a folder above."""
     mounters: tuple[int, ...] = ()
-    """Users who have mounted one of them or a folder above (``start.mounted_by``)."""
-    is_open: bool = False
-    """All users can put files there."""
+    """Users who have mounted it or a folder above (``start.mounted_by``)."""
+    open_places: tuple[str, ...] = ()
+    """Paths of all on the way to it in which all users can put files. At another path nobody has chosen to trust them:
+    a user who types in /tmp trusts no script below /scratch for that."""
+
+    @staticmethod
+    def of_message(said: Mapping[str, Any]) -> FolderTrust:
+        """Return what ``dataclasses.asdict`` has made, and JSON has passed on."""
+        return FolderTrust(
+            owners=tuple(said["owners"]), mounters=tuple(said["mounters"]), open_places=tuple(said["open_places"])
+        )
 
 
 def require_own_number() -> None:
@@ -43,20 +52,24 @@ def script_of(argv: Sequence[str]) -> str:
 
 
 def trust_here(folder: str, script: str) -> FolderTrust:
-    """Return whom the user trusts with what exists of them here. ``script``: its path, or an empty text."""
+    """Return whom the user trusts with a script here; with the folder, where ``script`` is an empty text.
+
+    Nothing that is missing here is trusted.
+    """
     # In a container of a user they include the one as which it shows all others: on another host that is anybody.
     trusted = trusted_users()
     owners, mounters = set[int](), set[int]()
-    is_open = False
-    for typed in ("", script):
-        with suppress(OSError):
-            for step in _steps_of(folder, typed, None):
-                owners.add(step.status.st_uid)
-                mounters.add(step.mounter)
-                is_open |= _is_open(step) and not step.missing
+    open_places = set[str]()
+    with suppress(OSError):
+        for step in _steps_of(folder, script, None):
+            owners.add(step.status.st_uid)
+            mounters.add(step.mounter)
+            if _is_open(step) and not step.missing:
+                open_places.add(step.name)
     # The number of a user may be that of somebody else on another host.
     others, mounters = owners - trusted, mounters - {0}
-    return FolderTrust(owners=tuple(sorted(others)), mounters=tuple(sorted(mounters)), is_open=is_open)
+    places = tuple(sorted(open_places))
+    return FolderTrust(owners=tuple(sorted(others)), mounters=tuple(sorted(mounters)), open_places=places)
 
 
 def is_here(folder: str, trust: FolderTrust) -> bool:
@@ -79,22 +92,24 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
     """Return why another user could have put files into the folder or the script, or exchanged them; empty: none could.
 
     Each name on the way, also of links, is looked at from the root down, so that nobody can exchange one that has
-    passed, and so that nothing waits for the file system of another user. Where a name is missing, another user could
-    put one there before a rank starts: the processes of the other hosts show its path.
+    passed, and so that nothing waits for the file system of another user. Where a name is missing below a folder that
+    is open to all, another user could put one there before a rank starts, since the processes of the other hosts show
+    its path: no trust excuses that, as nothing could run there anyway.
 
     Args:
         folder: an absolute path.
         script: a path that starts there; empty: only the folder counts.
-        trust: on the controller's machine.
+        trust: of ``trust_here`` for the same two, on the controller's machine.
     """
     try:
         for step in _steps_of(folder, script, trust.mounters):
             trusted = trusted_users(step.name, trust.owners)
             if step.status.st_uid not in trusted and not _owns_all(step.status, folder, trust.mounters):
                 return f"{step.name} belongs to user {step.status.st_uid}"
-            if _is_open(step) and not trust.is_open:
-                cause = f"{step.missing} is missing, and " if step.missing else ""
-                return f"{cause}all users can write to {step.name}"
+            if _is_open(step) and step.missing:
+                return f"{step.missing} is missing, and all users can write to {step.name}"
+            if _is_open(step) and step.name not in trust.open_places:
+                return f"all users can write to {step.name}"
     except ForeignError as error:
         return str(error.strerror)
     except OSError as error:

@@ -103,6 +103,17 @@ class StartWorkers(TypedDict):
     """The network interface that the ranks use; empty: the one that the agent has chosen."""
 
 
+class Trust(TypedDict):
+    """The users who are trusted with a folder, or with a script, on the controller's machine, besides root."""
+
+    owners: list[int]
+    """Other users who own it, or a folder above."""
+    mounters: list[int]
+    """Users who have mounted it or a folder above by FUSE."""
+    open_places: list[str]
+    """Paths of all on the way to it in which all users can put files."""
+
+
 class ProgramSpec(TypedDict):
     """The program that the ranks execute."""
 
@@ -118,12 +129,10 @@ class ProgramSpec(TypedDict):
     """Working directory on nodes that have this folder."""
     script: str
     """Path of the user's script; empty: a module, or a program in PATH."""
-    owners: list[int]
-    """Other users who own the folder or the script, or a folder above, on the controller's machine."""
-    mounters: list[int]
-    """Users who have mounted one of them by FUSE there."""
-    open: bool
-    """All users can put files there on the controller's machine."""
+    cwd_trust: Trust
+    """The users who are trusted with it."""
+    script_trust: Trust
+    """The users who are trusted with the script."""
     watched: bool
     """It reports phases, errors and results."""
     shown: list[int]

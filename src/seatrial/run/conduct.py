@@ -118,7 +118,8 @@ def conduct_program(
         stop_grace_s=job.stop_grace_s,
         cwd=job.cwd,
         script=script,
-        trust=working_folder.trust_here(job.cwd, script),
+        cwd_trust=working_folder.trust_here(job.cwd, ""),
+        script_trust=working_folder.trust_here(job.cwd, script),
         lacks_script_here=job.lacks_script_here,
         join_timeout_s=join_timeout_s(),
     )

@@ -6,6 +6,7 @@ job of this mpirun.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -211,9 +212,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     environ |= {name: value for name, value in own.items() if name in environ}
     python = job.python
     if not mpi.only_this_machine:
-        trust = working_folder.trust_here(os.getcwd(), "")
-        trusted = {"owners": trust.owners, "mounters": trust.mounters, "open": trust.is_open}
-        place = {"path": os.getcwd(), **trusted}
+        place = {"path": os.getcwd(), **dataclasses.asdict(working_folder.trust_here(os.getcwd(), ""))}
         environ["SEATRIAL_FOLDER"] = json.dumps(place)
         python = os.path.abspath(python) if os.path.dirname(python) else python
     if bundle_path is None:

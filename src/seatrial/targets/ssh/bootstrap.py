@@ -68,9 +68,10 @@ def _enter(
     """Enter the folder in which the user typed, unless another user could have put files into it here.
 
     Relative paths mean the same as on the controller where this folder is shared; else in the home folder, where this
-    process is. ``folder``: its path, its other owners, who has mounted it and whether all users can write to it, on the
-    controller. As it is trusted there, it is trusted here; nothing asks a file system of another user. The agent looks
-    closer, and says what it finds, before it starts a program there (``environment/working_folder.py``).
+    process is. ``folder``: its path, its other owners, who has mounted it and its path again where all users can write
+    to it, on the controller. As it is trusted there, it is trusted here; nothing asks a file system of another user.
+    The agent looks closer, and says what it finds, before it starts a program there
+    (``environment/working_folder.py``).
     """
     with contextlib.suppress(OSError):
         for _, fd, mounter, is_last in way_to(folder["path"]):
@@ -78,9 +79,10 @@ def _enter(
                 return
             status = os.fstat(fd)
             if is_last and stat.S_ISDIR(status.st_mode):
-                is_open = status.st_mode & 0o002 and not folder["open"]
                 # Its path as it is now: who can exchange a link on the way must not have another folder looked at.
-                trusted = trusted_users(os.readlink(f"/proc/self/fd/{fd}"), folder["owners"])
+                place = os.readlink(f"/proc/self/fd/{fd}")
+                is_open = status.st_mode & 0o002 and place not in folder["open_places"]
+                trusted = trusted_users(place, folder["owners"])
                 if status.st_uid in trusted and not is_open:
                     os.fchdir(fd)
 

@@ -158,8 +158,8 @@ def _folder() -> dict[str, object]:
         os.close(fd)
     # The number of this user may be that of somebody else on a host, and so may that as which a container shows root.
     owners, mounters = {status.st_uid} - trusted_users(), {mounter} - {0}
-    is_open = bool(status.st_mode & 0o002)
-    return {"path": path, "owners": [*owners], "mounters": [*mounters], "open": is_open}
+    open_places = [path] if status.st_mode & 0o002 else []
+    return {"path": path, "owners": [*owners], "mounters": [*mounters], "open_places": open_places}
 
 
 def _driver(job: Processes) -> Agents:
