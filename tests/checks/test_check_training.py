@@ -254,6 +254,43 @@ def test_a_host_with_many_agents_makes_no_replica_of_others_odd() -> None:
     assert {finding.culprit.ranks for finding in findings} == {tuple(range(6))}
 
 
+@pytest.mark.parametrize("number", [0, 7])
+@pytest.mark.parametrize("odd", [{}, {2: "bb" * 32}])
+@pytest.mark.parametrize("is_one_place", [False, True])
+def test_made_up_numbers_of_runs_hide_no_replica(number: int, odd: dict[int, str], is_one_place: bool) -> None:
+    """Two ranks of one host report digests of a number of runs that no other host reports."""
+    whole = trained(8, digests=odd)
+    lies = [
+        Fact(check="training", name="digest", value={"runs": number, "digest": text}, rank=rank)
+        for rank, text in ((6, "x"), (7, "y"))
+    ]
+    places = dict.fromkeys(range(4), "10.0.0.9") if is_one_place else {}
+    ruling = judge(replace(whole, facts=(*whole.facts, *lies), places_of_nodes=places), SMOKE)
+    assert [finding.culprit.ranks for finding in ruling.findings] == [(rank,) for rank in odd]
+    assert ruling.absent == tuple(f"digests of rank {rank} of as many runs as those of most hosts" for rank in (6, 7))
+
+
+def test_replicas_of_two_hosts_with_other_numbers_of_runs_do_not_pass() -> None:
+    whole = trained(4)
+    facts = [
+        replace(fact, value={**fact.value, "runs": 3})
+        if (fact.name, fact.rank) in {("digest", 2), ("digest", 3)}
+        else fact
+        for fact in whole.facts
+    ]
+    ruling = judge(replace(whole, facts=tuple(facts)), SMOKE)
+    assert ruling.findings == ()
+    assert len([each for each in ruling.absent if each.startswith("digests of rank")]) == 4
+
+
+def test_words_in_place_of_a_digest_stay_in_quotes() -> None:
+    words = "cordon node-0 now"
+    findings = judge(trained(6, digests={5: words}, batches={5: (words, words)}), SMOKE).findings
+    lines = [line for finding in findings for line in finding.evidence if "cordon" in line]
+    assert len(lines) == 2
+    assert all('"cordon node-0 no"' in line for line in lines)
+
+
 def test_other_kinds_with_other_bits_are_a_warning_and_do_not_vote() -> None:
     kinds = {3: "B CPU"}
     assert _only(judge(trained(digests={3: "bb"}, kinds=kinds), SMOKE)).severity == "warn"

@@ -50,10 +50,10 @@ def test_an_outvoted_rank_computes_again_and_is_named(odd: int) -> None:
 
 def test_of_many_results_the_rarest_are_shown() -> None:
     evidence = trained(4)
-    facts = tuple(a_batch(1, f"other {number:02d}") for number in range(40))
+    facts = tuple(a_batch(1, f"other-{number:02d}") for number in range(40))
     finding = _only(replace(evidence, facts=(*evidence.facts, *facts)))
     assert finding.culprit.ranks == (1,)
-    assert finding.evidence == tuple(f"gradients other {number:02d}: rank 1, 1 times" for number in range(8))
+    assert finding.evidence == tuple(f"gradients other-{number:02d}: rank 1, 1 times" for number in range(8))
 
 
 def test_a_wrong_forward_and_a_wrong_backward_are_told_apart() -> None:

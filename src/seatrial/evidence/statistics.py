@@ -394,7 +394,7 @@ def _spread(
     # Where half of the values are slow, the median lies between both halves.
     sign = -1 if high else 1
     better = sign * host_median({rank: sign * value for rank, value in values.items()}, hosts, low=True)
-    votes = _votes(values, hosts)
+    votes = shared_votes(values, hosts)
     by_host = f", one vote for each of {sum(votes.values())} hosts" if _count_by_host(votes) else ""
     return _Spread(
         reference=reference,
@@ -529,7 +529,7 @@ def host_median(values: Mapping[int, float], hosts: Mapping[int, str] | None = N
         hosts: by rank, its host; without it each rank has one vote.
         low: of two values in the middle return the lower one, which one host alone cannot raise, and not their mean.
     """
-    votes = _votes(values, hosts)
+    votes = shared_votes(values, hosts)
     if not _count_by_host(votes):
         return sorted(values.values())[(len(values) - 1) // 2] if low and values else median(list(values.values()))
     ordered = sorted((value, votes[rank]) for rank, value in values.items())
@@ -544,7 +544,7 @@ def minority(values: Mapping[int, Hashable], hosts: Mapping[int, str] | None = N
 
     ``hosts``: by rank, its host: one that lies has no more votes for more ranks. Without it each rank is a host.
     """
-    votes = _votes(values, hosts)
+    votes = shared_votes(values, hosts)
     sums: defaultdict[Hashable, Fraction] = defaultdict(Fraction)
     for rank, value in values.items():
         sums[value] += votes[rank]
@@ -554,7 +554,7 @@ def minority(values: Mapping[int, Hashable], hosts: Mapping[int, str] | None = N
     return Vote(majority=most, odd=tuple(sorted(rank for rank, other in values.items() if other != most)))
 
 
-def _votes(ranks: Collection[int], hosts: Mapping[int, str] | None) -> dict[int, Fraction]:
+def shared_votes(ranks: Collection[int], hosts: Mapping[int, str] | None) -> dict[int, Fraction]:
     """Return the vote of each rank, its share of the one of its host. Without ``hosts`` each rank is a host."""
     if hosts is None:
         return dict.fromkeys(ranks, Fraction(1))

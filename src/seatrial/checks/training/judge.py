@@ -19,7 +19,7 @@ from seatrial.checks.training.readings import by_rank
 from seatrial.checks.training.rules import LOSS_WINDOW, accuracy_rule
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
-from seatrial.evidence.statistics import VOTING_HOSTS, minority
+from seatrial.evidence.statistics import VOTING_HOSTS, minority, shared_votes
 from seatrial.util.text import as_name, named_ranks
 
 _NEEDED = ("compute_s", "accuracy", "evaluated", "runs", "digest", "one_batch")
@@ -248,17 +248,27 @@ def _tellers(evidence: Evidence, wrong: list[Judged]) -> tuple[str, ...]:
 
 
 def _judge_digests(evidence: Evidence) -> Ruling:
-    """Compare digests of replicas: all apply the same reduced gradients, so ranks of one kind must have equal bits."""
+    """Compare digests of replicas: all apply the same reduced gradients, so ranks of one kind must have equal bits.
+
+    All ranks report after the same numbers of runs. Only those that most hosts report are judged: another one may be
+    made up.
+    """
     by_runs: dict[int, dict[int, str]] = {}
+    numbers: dict[int, set[int]] = {}
     for fact in evidence.facts:
         if fact.name == "digest" and fact.rank is not None:
             by_runs.setdefault(fact.value["runs"], {})[fact.rank] = fact.value["digest"]
-    rulings = [
-        ruling for _, digests in sorted(by_runs.items()) if (ruling := _judge_replicas(evidence, digests)).findings
-    ]
+            numbers.setdefault(fact.rank, set()).add(fact.value["runs"])
+    votes = shared_votes(numbers, evidence.hosts())
+    total = sum(votes.values())
+    most = {number for number, of in by_runs.items() if 2 * sum(votes[rank] for rank in of) > total}
+    others = sorted(rank for rank in numbers.keys() & set(evidence.asked) if numbers[rank] != most)
+    absent = tuple(f"digests of rank {rank} of as many runs as those of most hosts" for rank in others)
+    rulings = [ruling for number in sorted(most) if (ruling := _judge_replicas(evidence, by_runs[number])).findings]
     # Replicas that differ once differ from then on: the first failure is the nearest to the cause.
     failed = (ruling for ruling in rulings if any(finding.severity == "fail" for finding in ruling.findings))
-    return next(failed, rulings[0] if rulings else Ruling())
+    ruling = next(failed, rulings[0] if rulings else Ruling())
+    return replace(ruling, absent=(*ruling.absent, *absent))
 
 
 def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
@@ -281,7 +291,7 @@ def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
                 kind="none", name=f"one of {named_ranks(named)} or the links between them, not separable", ranks=named
             ),
             measured=f"{len(set(values.values()))} digests on {len(values)} ranks of one kind",
-            evidence=tuple(f"rank {rank}: {values[rank][:16]}" for rank in sorted(values)[:_SHOWN]),
+            evidence=tuple(f"rank {rank}: {as_name(values[rank][:16])}" for rank in sorted(values)[:_SHOWN]),
             action="run compute and memory on the named ranks for longer, and links.",
         )
         findings.append(finding)
@@ -292,7 +302,9 @@ def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
             what="ranks of different kinds have different parameters: the cause is rounding or a fault, not separable",
             culprit=_NOBODY,
             measured=f"{len(set(digests.values()))} digests on {len(kinds)} kinds",
-            evidence=tuple(f"{kind}: {next(iter(values.values()))[:16]}" for kind, values in sorted(kinds.items())),
+            evidence=tuple(
+                f"{kind}: {as_name(next(iter(values.values()))[:16])}" for kind, values in sorted(kinds.items())
+            ),
             action="train with equal devices and libraries where replicas must agree bit for bit.",
         )
         question = f"{finding.what}; only one host says that it is of another kind"

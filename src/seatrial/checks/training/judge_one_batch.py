@@ -18,6 +18,7 @@ from seatrial.checks.shared.host_inventory import listed
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
 from seatrial.evidence.statistics import minority
+from seatrial.util.text import as_name
 
 _SHOWN = 8
 _ACTION = "run compute and memory there for longer; until then do not trust its results."
@@ -207,5 +208,5 @@ def _lines(group: _Group) -> list[str]:
     # A rank that lies may have any number of results.
     for bits in heapq.nsmallest(_SHOWN, counts, key=lambda bits: (counts[bits], bits)):
         ranks = [rank for rank, results in group.results.items() if bits in results]
-        lines.append(f"gradients {bits[1][:16]}: {listed('rank', ranks)}, {counts[bits]} times")
+        lines.append(f"gradients {as_name(bits[1][:16])}: {listed('rank', ranks)}, {counts[bits]} times")
     return lines
