@@ -322,6 +322,20 @@ def test_agents_on_one_network_reach_each_other_under_any_hostname() -> None:
     assert finding.severity == "info"
 
 
+@pytest.mark.parametrize("repeated", ["network", "machine"])
+def test_a_host_that_repeats_the_network_of_another_one_hides_nothing(repeated: str) -> None:
+    """The controller knows that they are two hosts."""
+
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        facts["process"][repeated] = facts["process"]["network"] = "the same"
+        if node == 0:
+            facts["name"] = {"name": "n0", "addresses": ["127.0.1.1"], "own": "127.0.1.1"}
+
+    told = replace(host_fleet(2, 1, bend, **CPU), places_of_nodes={0: "10.0.0.1", 1: "10.0.0.2"})
+    (finding,) = CHECK.judge(told, Params()).findings
+    assert (finding.severity, finding.culprit.nodes) == ("fail", ("n0",))
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_agents_of_one_rank_each_on_one_machine_are_one_node(nodes: int) -> None:
     """Its ranks share the memory, and a name that resolves to the loopback harms only from the second node on."""

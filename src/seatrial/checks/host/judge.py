@@ -71,9 +71,13 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
 
 
 def _network(machine: HostInventory, processes: Mapping[int, Mapping[str, Any]]) -> object:
-    """Return the identity of the machine's network; the machine itself if it is unknown."""
+    """Return the identity of the machine's network; the machine itself if it is unknown.
+
+    A machine may repeat what another one says, but not its place.
+    """
     networks = (processes[rank].get("network") for rank in machine.ranks if rank in processes)
-    return next(filter(None, networks), machine)
+    known = next(filter(None, networks), None)
+    return machine if known is None else (known, machine.place)
 
 
 def _findings(evidence: Evidence, remarks: Sequence[Remark], fleet: Sequence[HostInventory]) -> Iterator[Finding]:
