@@ -125,6 +125,22 @@ def test_one_host_of_many_names_is_one_of_those_to_compare_with() -> None:
     assert suspects(replace(whole, places_of_nodes=places), ONE) == (3, 4, 0, 5)
 
 
+def test_behind_one_address_one_node_makes_nobody_slow_alone() -> None:
+    """Four nodes of four ranks; those of the last one say that alone they are 30 % faster."""
+    speeds = [99.8, 100.1, 100.3, 99.9, 90.0, 100.4, 99.7, 100.2, 100.5, 99.6, 100.1, 99.9, *[100.0] * 4]
+
+    def with_nodes(again: dict[int, float]) -> Evidence:
+        made = evidence(speeds, again)
+        ranks = {rank: replace(seen, node=f"n{rank // 4}", node_rank=rank // 4) for rank, seen in made.ranks.items()}
+        return replace(made, ranks=ranks, places_of_nodes=dict.fromkeys(range(4), "10.0.0.9"))
+
+    asked = suspects(with_nodes({}), ONE)
+    assert len({rank // 4 for rank in asked[:3]}) == 3
+    again = {rank: 130.0 if rank >= 12 else 100.0 for rank in asked}
+    (finding,) = CHECK.judge(with_nodes(again), ONE).findings
+    assert (finding.severity, finding.culprit.ranks) == ("warn", (4,))
+
+
 @pytest.mark.parametrize("device_type", ["cuda", "cpu"])
 def test_a_host_with_most_of_the_ranks_makes_no_other_one_slow(device_type: str) -> None:
     """Ranks 0 to 7 are on one host, which claims to be twice as fast; 8 to 11 on one host each; 12 is slow."""

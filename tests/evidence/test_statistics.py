@@ -519,6 +519,15 @@ def test_the_references_are_of_different_hosts() -> None:
     assert reference_ranks(values, ruling, {0: "a", 1: "a", 2: "a", 3: "b", 4: "c", 5: "c"}) == (0, 3, 4)
 
 
+def test_behind_one_address_the_references_are_of_different_nodes() -> None:
+    values = {0: 100.0, 1: 100.0, 2: 100.0, 3: 99.0, 4: 98.0, 5: 50.0}
+    ruling = judge_fleet(values, better="high", device_type="cuda")
+    nodes = {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 2}
+    behind_one = dict.fromkeys(values, "10.0.0.9")
+    assert reference_ranks(values, ruling, behind_one, nodes) == (0, 3, 4, 1, 2)
+    assert reference_ranks(values, ruling, behind_one, dict.fromkeys(values, 0)) == (0, 1, 2, 3, 4)
+
+
 @pytest.mark.parametrize("stage", ["measure", "repeat"])
 def test_an_impossible_rate_is_compared_with_nothing(stage: str) -> None:
     ceiling = Limit(value=1000, unit="TFLOP/s", origin="datasheet")

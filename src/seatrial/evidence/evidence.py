@@ -86,3 +86,7 @@ class Evidence:
     def hosts(self) -> dict[int, str]:
         """Return by rank its host, as the controller knows it where it does: a host may have any number of names."""
         return {rank: self.places_of_nodes.get(record.node_rank) or record.node for rank, record in self.ranks.items()}
+
+    def node_numbers(self) -> dict[int, int]:
+        """Return by rank the number of its node."""
+        return {rank: record.node_rank for rank, record in self.ranks.items()}

@@ -85,6 +85,7 @@ def compare_rates(
     ceiling: Limit | None = None,
     best_known: float = math.inf,
     hosts: Mapping[int, str] | None = None,
+    nodes: Mapping[int, int] | None = None,
     share_cores: bool = False,
 ) -> tuple[FleetRates, ...]:
     """Gather the rates of devices that may be compared: one measurement name, one variant, one device model.
@@ -101,6 +102,7 @@ def compare_rates(
         ceiling: the rate that no device reaches.
         best_known: as for ``judge_fleet``.
         hosts: as for ``judge_fleets`` and ``reference_ranks``; without it each rank counts as one host.
+        nodes: as for ``reference_ranks``.
         share_cores: as for ``judge_fleet``.
     """
     stages: dict[str, dict[int, Measurement]] = {"measure": {}, "repeat": {}}
@@ -128,8 +130,8 @@ def compare_rates(
             again=stages["repeat"],
             limits=limits,
             fleet=fleet,
-            references=reference_ranks(values, fleet, hosts),
-            undoubted=reference_ranks(values, fleet, hosts, without=fleet.contested),
+            references=reference_ranks(values, fleet, hosts, nodes),
+            undoubted=reference_ranks(values, fleet, hosts, nodes, without=fleet.contested),
             effect=fleet_effect(device_type, copies=copies),
             ceiling=ceiling,
             impossible=tuple(impossible) if fleet is fleets[0] else (),

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Literal
 
 from seatrial.evidence.findings import Limit
@@ -432,18 +432,21 @@ def reference_ranks(
     values: Mapping[int, float],
     fleet: FleetRuling,
     hosts: Mapping[int, str] | None = None,
+    nodes: Mapping[int, int] | None = None,
     *,
     without: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Return the ranks with which an outlier may be compared when alone, the most typical first.
 
     The typical rank, not the best: the best of many was lucky, and would look slower when repeated. Where there are
-    several hosts, only one rank of each: what disturbs a host disturbs all its ranks.
+    several hosts, only one rank of each: what disturbs a host disturbs all its ranks. Where all nodes are behind one
+    address, the nodes take turns.
 
     Args:
         values: rate or time by rank.
         fleet: what ``judge_fleet`` says of them.
         hosts: by rank, the name of its host; without it each rank counts as one host.
+        nodes: by rank, the number of its node.
         without: ranks that are not among them.
     """
     typical = sorted(
@@ -451,7 +454,9 @@ def reference_ranks(
         key=lambda rank: (abs(values[rank] - fleet.reference), rank),
     )
     if hosts is None or len({hosts[rank] for rank in fleet.peers}) < 2:
-        return tuple(typical)
+        turns: defaultdict[int, Iterator[int]] = defaultdict(count)
+        turn = {rank: next(turns[nodes[rank]]) if nodes else 0 for rank in typical}
+        return tuple(sorted(typical, key=turn.__getitem__))
     first_of_host = {hosts[rank]: rank for rank in reversed(typical)}
     return tuple(rank for rank in typical if first_of_host[hosts[rank]] == rank)
 

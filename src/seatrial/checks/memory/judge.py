@@ -243,7 +243,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
         is_speed = measurement.name == "copy_gbps" and measurement.variant in kinds
         if is_speed and measurement.rank is not None and measurement.rank in evidence.ranks:
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
-    hosts = evidence.hosts()
+    hosts, nodes = evidence.hosts(), evidence.node_numbers()
     for (device, kind), measurements in sorted(groups.items()):
         rule = user_copy_rule(params, kind)
         own = () if rule.value is None else (rule.limit(),)
@@ -254,6 +254,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             copies=True,
             ceiling=copy_ceiling(),
             hosts=hosts,
+            nodes=nodes,
             share_cores=evidence.device_type == "cpu",
         ):
             yield device, kind, rates

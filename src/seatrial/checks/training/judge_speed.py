@@ -103,7 +103,7 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
         by_rank(evidence, "compute_s", stage="repeat"),
         evidence.hosts(),
     )
-    device_type = evidence.device_type
+    device_type, nodes = evidence.device_type, evidence.node_numbers()
     judge = partial(judge_fleet, better="low", device_type=device_type, share_cores=device_type == "cpu")
     for device in sorted({evidence.ranks[rank].device for rank in first}):
         same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
@@ -114,8 +114,8 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
                     first=same_device,
                     again=again,
                     ruling=ruling,
-                    references=reference_ranks(values, ruling, hosts),
-                    undoubted=reference_ranks(values, ruling, hosts, without=ruling.contested),
+                    references=reference_ranks(values, ruling, hosts, nodes),
+                    undoubted=reference_ranks(values, ruling, hosts, nodes, without=ruling.contested),
                     effect=fleet_effect(device_type),
                 )
 
