@@ -26,6 +26,8 @@ Gloo, as ``terminate called after throwing an instance of 'gloo::EnforceNotMet'`
 _UNKNOWN = " in an unknown phase"
 _BLOCKED = ("D", "T", "t", "Z")
 """Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
+_BY_TIME = ("working", "stuck", "late", "absent", "frozen")
+"""Observations about ranks that had reported nothing: only their time was over."""
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 """Signals that a process causes by itself, so the record of its death needs no other event to explain it."""
 
@@ -124,8 +126,12 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         for entry in trial.troubles
         if entry.generation == generation and (interrupted is None or entry.order < interrupted)
     )
+    # Then all ranks are ended, but not all at once: what others say of that, or die of, came after the cause.
+    first = min((entry.order for entry in troubles), default=0)
+    decided = [entry for entry in troubles if entry.order == first]
+    by_time = bool(decided) and all(entry.how in _BY_TIME for entry in decided)
     raised: dict[int, ErrorRecord] = {}
-    for error in trial.errors:
+    for error in trial.errors if not by_time else ():
         if error.generation == generation:
             raised.setdefault(error.rank, error)
     exits = {ending.rank: ending for ending in trial.exits if ending.generation == generation}
@@ -135,6 +141,10 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
     unsure: dict[int, ExitRecord] = {}
     for rank, ending in exits.items():
         if ending.ours or f"rank{rank}.{generation}" in trial.ended or _explained(ending, raised, causes):
+            continue
+        if by_time:
+            if trial.missing:
+                unsure[rank] = ending
             continue
         said = " ".join(line for line in ending.last_lines if any(word in line for word in _ABORT_FOR_A_PEER))
         aborted = describe_exit(ending.code).signal == "SIGABRT"
