@@ -151,3 +151,57 @@ def test_the_search_finds(code: str) -> None:
 )
 def test_the_search_leaves_out(code: str) -> None:
     assert not list(_writes_by_name(ast.parse(code)))
+
+
+_KERNEL = "files of the kernel"
+_READS_BY_NAME = {
+    **dict.fromkeys(("seatrial.probe", "seatrial.devices", "seatrial.rank.device", "seatrial.rank.faults"), _KERNEL),
+    **dict.fromkeys(("seatrial.environment.secret_variable", "seatrial.agent.orphans"), _KERNEL),
+    **dict.fromkeys(("seatrial.checks.storage.measure", "seatrial.run.external_launcher"), _KERNEL),
+    **dict.fromkeys(("seatrial.targets.ssh.survey_hosts", "seatrial.start"), _KERNEL),
+    **dict.fromkeys(("seatrial.agent.controller_search", "seatrial.run.node_hosts"), "files in /etc and of the kernel"),
+    "seatrial.targets.kubernetes.manifest": "files in /etc, and the ConfigMaps of a pod",
+    "seatrial.mpi_backend.library": "a library that this process has loaded, and files of the kernel",
+    "seatrial.bundle": "the code itself",
+    "seatrial.training.profile": "a file in a folder that it has just made",
+}
+"""Modules that open files to read them by their names, and which; files of others are read by ``files.py``."""
+_UNOPENED = {"O_PATH", "O_DIRECTORY", "O_NOFOLLOW"}
+
+
+def _reads_by_name(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of the calls that open a file by its name to read it, and that may be a terminal of a neighbor's,
+    or one behind a link."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        function = call.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        value = getattr(function, "value", None)
+        owner = value.id if isinstance(value, ast.Name) else ""
+        if (owner, name) == ("os", "open"):
+            words = {
+                node.attr for argument in call.args for node in ast.walk(argument) if isinstance(node, ast.Attribute)
+            }
+            words |= {node.id for argument in call.args for node in ast.walk(argument) if isinstance(node, ast.Name)}
+            if not words & {*_UNOPENED, "O_NOCTTY", "devnull", "_NEW", "_UNASKED"}:
+                yield call.lineno
+        elif (
+            name in ("read_text", "read_bytes", "fromfile")
+            or (name == "open" and isinstance(function, ast.Name))
+            or (name == "load" and owner in ("torch", "np", "numpy"))
+        ):
+            yield call.lineno
+
+
+def test_files_of_others_are_read_in_one_place() -> None:
+    """A rank leads a session without a terminal: it would get one that it opens, and the owner could end it."""
+    found = {_name(path) for path in _files("src") if [*_reads_by_name(ast.parse(path.read_text()))]}
+    read = {
+        each: next((known for known in _READS_BY_NAME if f"{each}.".startswith(f"{known}.")), None) for each in found
+    }
+    assert sorted(each for each, known in read.items() if known is None) == []
+    assert sorted({*_READS_BY_NAME} - {*read.values()}) == [], "they open none"
+
+
+@pytest.mark.parametrize("code", ["os.open(p, os.O_RDONLY)", "open(p)", "p.read_bytes()", "torch.load(p)"])
+def test_the_search_for_readers_finds(code: str) -> None:
+    assert list(_reads_by_name(ast.parse(code)))

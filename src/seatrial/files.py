@@ -5,6 +5,8 @@ hard link) of a file of ours where the file is expected. Hence:
 
 - the folder is opened once, and the file by that descriptor, so that nobody exchanges the folder in between;
 - a link is never followed, and whatever exists must be a regular file of ours with one name;
+- what is only read may be behind links, and is looked at before it is opened: a terminal of a neighbor's would become
+  that of a rank, and its owner could end the rank;
 - the kernel applies the umask when it creates a file, so no mode is set by name;
 - nothing here waits for what another user has put there, also not for a file system that this user has mounted at the
   name of a file (FUSE): the mount is judged before anything asks it. A folder that lies on such a file system, and a
@@ -24,11 +26,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from seatrial.start import ForeignError, mounted_by, status_of, user_outside
+from seatrial.start import ForeignError, mounted_by, open_again, reached, status_of, user_outside
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_EXISTING = os.O_NONBLOCK | os.O_CLOEXEC
-_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/dev/null")
+_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
 _MOST_NAME_BYTES = 100
 """What a temporary name keeps of the name of its file. Encrypted home folders (eCryptfs) take 143 bytes at most."""
@@ -100,31 +101,48 @@ def write_holder(lock: int, text: str) -> None:
         os.pwrite(lock, text.encode(), 0)
 
 
-def open_to_read(path: str | os.PathLike[str], *, follows_links: bool = True, run_folder: bool = False) -> BinaryIO:
-    """Open a regular file to read it. Never waits for the writer of a FIFO.
+def open_to_read(
+    path: str | os.PathLike[str],
+    *,
+    follows_links: bool = True,
+    run_folder: bool = False,
+    named_folder: str | os.PathLike[str] | None = None,
+) -> BinaryIO:
+    """Open a regular file to read it. Never opens anything else, and never waits.
 
     Args:
         path: the file.
         follows_links: it may be a link.
         run_folder: as in ``create``; the file must be ours, with one name, and no link. A report repeats its text and
             others may read the report, so the link of another user would show them a secret of ours.
+        named_folder: the folder above the file that a person has named, whoever mounted it; others may have made what
+            lies below. Default: the one that holds the file.
     """
     if run_folder:
         with _folder(path, run_folder) as (folder, name):
             return os.fdopen(_open_existing(folder, name, os.O_RDONLY, foreign=False), "rb")
-    links = 0 if follows_links else os.O_NOFOLLOW
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | links)
-    try:
-        status = os.fstat(fd)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    with _behind_links(path, named_folder) if follows_links else _entry(path) as looked_at:
+        status = _status_of_no_folder(looked_at)
         if not stat.S_ISREG(status.st_mode):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} and no regular file")
-        os.set_blocking(fd, True)
-    except BaseException:
-        os.close(fd)
-        raise
-    return os.fdopen(fd, "rb")
+        return os.fdopen(_open_blocking(looked_at, os.O_RDONLY), "rb")
+
+
+def status_behind_links(
+    path: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None = None
+) -> os.stat_result:
+    """Return the status of what ``open_to_read`` would open with the same arguments. Raises OSError as it does."""
+    with _behind_links(path, named_folder) as looked_at:
+        return os.fstat(looked_at)
+
+
+def status_of_entry(path: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None = None) -> os.stat_result:
+    """Return the status of an entry of a folder, a link, too. Raises ForeignError where another user has mounted it.
+
+    ``named_folder``: as in ``open_to_read``.
+    """
+    with _entry(path, named_folder) as looked_at:
+        return os.fstat(looked_at)
 
 
 def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
@@ -133,18 +151,14 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     It may be a pipe of the same user, as ``<(...)`` of a shell makes it, which may take its time. For a FIFO of another
     user, who could keep us waiting, nobody waits.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        status = os.fstat(fd)
+    with _behind_links(path, None) as looked_at:
+        status = _status_of_no_folder(looked_at)
         is_given = os.fspath(path).startswith(_DESCRIPTORS)
-        if not stat.S_ISREG(status.st_mode) and not is_given and status.st_uid != os.geteuid():
+        is_pipe = stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid()
+        if not (stat.S_ISREG(status.st_mode) or is_given or is_pipe):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} of user {status.st_uid}")
-        os.set_blocking(fd, True)
-    except BaseException:
-        os.close(fd)
-        raise
-    with os.fdopen(fd, "rb") as file:
-        return file.read(most_bytes + 1)
+        with os.fdopen(_open_blocking(looked_at, os.O_RDONLY), "rb") as file:
+            return file.read(most_bytes + 1)
 
 
 def read_trusted(path: str | os.PathLike[str], most_bytes: int, *, private: bool = False) -> bytes:
@@ -161,7 +175,7 @@ def read_trusted(path: str | os.PathLike[str], most_bytes: int, *, private: bool
     name = os.path.basename(os.fspath(path))
     with _looked_at(path) as fd:
         _require_trusted(fd, name, private)
-        with os.fdopen(_opened(fd, os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_again(fd, os.O_RDONLY), "rb") as file:
             content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(errno.EFBIG, f"{ascii(name)[1:-1]} has more than {most_bytes:,} bytes")
@@ -297,10 +311,9 @@ def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = 
 def _open_existing(folder: int, name: str, access: int, *, foreign: bool) -> int:
     """Open a file in a folder if it is ours. ``foreign``: any regular file will do."""
     with _looked_at(name, folder) as looked_at:
+        _require_mount(looked_at, name, folder)
         _require_kind_and_owner(looked_at, name, folder, foreign)
-        fd = _opened(looked_at, access)
-    os.set_blocking(fd, True)
-    return fd
+        return _open_blocking(looked_at, access)
 
 
 @contextlib.contextmanager
@@ -313,20 +326,64 @@ def _looked_at(path: str | os.PathLike[str], folder: int | None = None) -> Itera
         os.close(fd)
 
 
-def _opened(looked_at: int, access: int) -> int:
-    """Open the same file: another one may have its name by now."""
-    return os.open(f"/proc/self/fd/{looked_at}", access | _EXISTING)
+def _status_of_no_folder(looked_at: int) -> os.stat_result:
+    status = os.fstat(looked_at)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return status
+
+
+@contextlib.contextmanager
+def _behind_links(path: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None) -> Iterator[int]:
+    """Open what is at a path as ``start.reached`` does."""
+    if os.fspath(path).startswith(_DESCRIPTORS):
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+    else:
+        with reached(*_in_named_folder(path, named_folder)) as fd:
+            yield fd
+
+
+@contextlib.contextmanager
+def _entry(path: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None = None) -> Iterator[int]:
+    """Open an entry of a folder, a link, too; only the way to the folder follows links."""
+    name, start = _in_named_folder(path, named_folder)
+    folder_name, name = os.path.split(name)
+    with reached(folder_name, start) as folder, _looked_at(name, folder) as looked_at:
+        _require_mount(looked_at, name, folder)
+        yield looked_at
+
+
+def _in_named_folder(path: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None) -> tuple[str, str]:
+    """Return the part of a path below the folder that a person named, and that folder."""
+    if named_folder is None:
+        folder, name = os.path.split(os.fspath(path))
+        return name, folder or os.curdir
+    return os.fspath(Path(path).relative_to(named_folder)), os.fspath(named_folder)
+
+
+def _open_blocking(looked_at: int, access: int) -> int:
+    fd = open_again(looked_at, access)
+    os.set_blocking(fd, True)
+    return fd
 
 
 def _require_ours(name: str, folder: int) -> None:
     with _looked_at(name, folder) as fd:
+        _require_mount(fd, name, folder)
         _require_kind_and_owner(fd, name, folder, False)
 
 
-def _require_kind_and_owner(fd: int, name: str, folder: int, foreign: bool) -> None:
+def _require_mount(fd: int, name: str, folder: int) -> None:
     # A folder on the file system of another user is the choice of this one.
     if (user := mounted_by(fd)) not in (0, mounted_by(folder)):
         raise ForeignError(ascii(name)[1:-1], user)
+
+
+def _require_kind_and_owner(fd: int, name: str, folder: int, foreign: bool) -> None:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(name, f"{kind_of(status)} and no regular file")

@@ -141,10 +141,11 @@ def remove_copy(path: str) -> None:
 def _read(part: str) -> bytes:
     try:
         # The folder of a run may belong to others: a FIFO would be waited for, and a device never ends.
-        with open(os.open(part, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        with reached(os.path.basename(part), os.path.dirname(part) or ".") as fd:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise _refusal(f"{part} is no regular file; others have changed that folder, so name another one")
-            return file.read(_MOST_BYTES)
+            with open(open_again(fd, os.O_RDONLY), "rb") as file:
+                return file.read(_MOST_BYTES)
     except OSError as error:
         reason = error.strerror
         raise _refusal(f"{part} cannot be read here ({reason}); all nodes must see it at the same path") from None
@@ -201,15 +202,15 @@ def refusal_of_number() -> str:
     )
 
 
-def way_to(path: str) -> "Iterator[tuple[str, int, int, bool]]":
-    """Yield what the kernel visits on the way to an absolute path, from the root down, each link among it: the name, a
-    descriptor (O_PATH) that is open until the next one, what ``mounted_by`` returns for it, and whether it is the last.
+def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]":
+    """Yield what the kernel visits on the way from ``start`` to a path, each link among it: the name, a descriptor
+    (O_PATH) that is open until the next one, what ``mounted_by`` returns for it, and whether it is the last.
 
     Nothing has asked the server of that file system yet. The next step does: for a name, or where a link leads.
-    Raises OSError with the name that cannot be reached.
+    ``start`` itself is opened as it is. Raises OSError with the name that cannot be reached.
     """
     names = _names_of(path)
-    place = "/"
+    place = start
     folder = os.open(place, _UNASKED)
     links = 0
     try:
@@ -235,8 +236,43 @@ def way_to(path: str) -> "Iterator[tuple[str, int, int, bool]]":
                 place = "/"
                 os.close(folder)
                 folder = os.open(place, _UNASKED)
+            if not names:
+                # The link leads to "/" or ".": to what was visited before.
+                yield place, folder, mounted_by(folder), True
     finally:
         os.close(folder)
+
+
+@contextlib.contextmanager
+def reached(name: str, start: str) -> "Iterator[int]":
+    """Open (O_PATH) what a relative name leads to from a folder that the user has chosen, links followed.
+
+    Other users may have put links there. None of them leads to a device that is opened, or to a file system that may
+    answer nothing: raises ForeignError for one of another user, but for that of the folder.
+    """
+    fd = chosen = -1
+    try:
+        for place, found, user, is_last in way_to(name, start):
+            chosen = user if chosen < 0 else chosen
+            if user not in (0, chosen):
+                raise ForeignError(place, user)
+            if is_last:
+                before, fd = fd, os.dup(found)
+                if before >= 0:
+                    os.close(before)
+        yield fd
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def open_again(looked_at: int, access: int) -> int:
+    """Open a file that was opened with O_PATH, once it is known to be none that waits: another one may have its name.
+
+    A terminal would become that of this process, if it leads a session without one (open(2), O_NOCTTY), and its owner
+    could then end it.
+    """
+    return os.open(f"/proc/self/fd/{looked_at}", access | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
 def _names_of(path: str) -> "list[str]":

@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seatrial import __version__
 from seatrial.errors import RequestError
-from seatrial.files import open_to_read
+from seatrial.files import open_to_read, status_of_entry
 from seatrial.judge.fold import identity, is_same
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.fields import DamageError
@@ -181,7 +181,11 @@ def _files(path: Path) -> list[Path]:
         if not stat.S_ISDIR(mode):
             raise RequestError(f"{path}: neither a file nor a folder.")
         files = event_files(path)
-        runs = () if files else sorted(entry for entry in path.iterdir() if entry.is_dir() and event_files(entry))
+        runs = (
+            ()
+            if files
+            else sorted(entry for entry in path.iterdir() if _is(stat.S_ISDIR, entry) and event_files(entry))
+        )
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).") from error
     if not files:
@@ -193,5 +197,10 @@ def _files(path: Path) -> list[Path]:
 def event_files(folder: Path) -> list[Path]:
     """Return the event files of a folder by name; links are none, in the folder of another they may lead anywhere."""
     # Some files of the kernel are regular, and whoever reads them waits for ever.
-    found = (entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and not entry.is_symlink())
-    return sorted(entry for entry in found if entry.is_file())
+    return sorted(entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and _is(stat.S_ISREG, entry))
+
+
+def _is(kind: Callable[[int], bool], entry: Path) -> bool:
+    with contextlib.suppress(OSError):  # removed meanwhile, or mounted by another user, who may answer nothing
+        return kind(status_of_entry(entry).st_mode)
+    return False

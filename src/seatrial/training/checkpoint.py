@@ -18,6 +18,7 @@ import hashlib
 import io
 import os
 import re
+import stat
 import sys
 import uuid
 import weakref
@@ -29,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import create, open_to_read, rename_durably
+from seatrial.files import create, open_to_read, rename_durably, status_of_entry
 from seatrial.training.folder_lock import lock_folder
 from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
 from seatrial.training.plain_pickle import RefusedContentError
@@ -76,6 +77,8 @@ class CheckpointFolder:
         self._lock_wait_s = lock_wait_s
         self._is_open = False
         self._unlock: Callable[[], object] = lambda: None
+        self._read_bytes = 0
+        """Read of checkpoints since ``newest`` was called."""
         self._whole: set[Path] = set()
         """Files that this object wrote, or has resumed from; loading one checks it again."""
 
@@ -117,7 +120,8 @@ class CheckpointFolder:
             raise SeatrialError(
                 f"{self.folder} cannot be listed: {error.strerror or error}; check the disk, or give another folder."
             ) from error
-        num_tried = read_bytes = 0
+        num_tried = 0
+        self._read_bytes = 0
         for path in paths[:_MOST_TRIED]:
             try:
                 found = self.load(path)
@@ -128,8 +132,7 @@ class CheckpointFolder:
                 return found
             num_tried += 1
             # A minute at most: the other ranks wait, and the first one to give up would be the one that reports it.
-            read_bytes += _bytes_to_read(path)
-            if read_bytes >= MOST_BYTES:
+            if self._read_bytes >= MOST_BYTES:
                 break
         if paths:
             which = f"the {num_tried} newest of its" if len(paths) > num_tried else "its"
@@ -159,15 +162,16 @@ class CheckpointFolder:
         try:
             with open_to_read(path) as file:
                 content = file.read(_size_bytes(file))
+            self._read_bytes += len(content)
         except FileNotFoundError as error:
-            if path.is_symlink():
+            if _is_link(path):
                 raise _DamagedError(
-                    f"{path} is a symbolic link to {ascii(os.readlink(path))[1:-1]}, which does not exist."
+                    f"{path} is a symbolic link to {ascii(error.filename)[1:-1]}, which does not exist."
                 ) from error
             raise RequestError(f"there is no checkpoint {path}; {_nearest(path.parent)}.") from error
-        except PermissionError as error:
-            raise SeatrialError(f"this user may not read {path}; change its permissions.") from error
         except OSError as error:
+            if error.errno == errno.EACCES:
+                raise SeatrialError(f"this user may not read {path}; change its permissions.") from error
             raise _DamagedError(f"{path} cannot be read: {error.strerror or error}.") from error
         # The bytes that are compared are those that are read: the file may change meanwhile.
         if (actual := hashlib.sha256(content).hexdigest()) != digest:
@@ -237,8 +241,8 @@ class CheckpointFolder:
         for path in self.folder.iterdir():
             match = _NAME.fullmatch(path.name)
             if match is not None:
-                with contextlib.suppress(OSError):  # another job's, and removed meanwhile
-                    checkpoints.append((int(match[1]), path.lstat().st_mtime_ns, path))
+                with contextlib.suppress(FileNotFoundError):  # another job's, and removed meanwhile
+                    checkpoints.append((int(match[1]), _modified_ns(path), path))
         return [path for _, _, path in sorted(checkpoints, reverse=True)]
 
     def _remove_old(self, written: Path) -> None:
@@ -299,12 +303,21 @@ def _digest(file: IO[bytes]) -> str:
     return total.hexdigest()
 
 
-def _bytes_to_read(path: Path) -> int:
-    """Return how much was read of a damaged checkpoint; nothing of one that is too large."""
+def _is_link(path: Path) -> bool:
     with contextlib.suppress(OSError):
-        size_bytes = path.stat().st_size
-        return size_bytes if size_bytes <= MOST_BYTES else 0
-    return 0
+        return stat.S_ISLNK(status_of_entry(path).st_mode)
+    return False
+
+
+def _modified_ns(path: Path) -> int:
+    """Return the modification time of a file; 0 for one that cannot be looked at, which is reported where it is
+    loaded."""
+    try:
+        return status_of_entry(path).st_mtime_ns
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return 0
 
 
 def _size_bytes(file: IO[bytes]) -> int:

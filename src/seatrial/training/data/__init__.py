@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.errors import RequestError
+from seatrial.files import status_behind_links
 from seatrial.training.data import cifar, dataset_files, digits, idx, synthetic
 from seatrial.training.data.datasets import DATASETS
 
@@ -135,7 +137,8 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
     paths = dataset_files.find(name, folder)
     if paths is not None:
         (num_train, height, width), train_labels, (num_test, *test_size), test_labels = (
-            idx.read_sizes(path, num_dimensions) for path, num_dimensions in zip(paths, (3, 1, 3, 1), strict=True)
+            idx.read_sizes(path, num_dimensions, folder)
+            for path, num_dimensions in zip(paths, (3, 1, 3, 1), strict=True)
         )
         if (train_labels, test_labels, test_size) != ((num_train,), (num_test,), [height, width]):
             raise RequestError(
@@ -149,10 +152,10 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
     def load() -> Data:
         train_images, train_labels, test_images, test_labels = dataset_files.require(name, folder)
         return Data(
-            train_images=idx.read_images(train_images),
-            train_labels=idx.read_labels(train_labels, 10),
-            test_images=idx.read_images(test_images),
-            test_labels=idx.read_labels(test_labels, 10),
+            train_images=idx.read_images(train_images, folder),
+            train_labels=idx.read_labels(train_labels, 10, folder),
+            test_images=idx.read_images(test_images, folder),
+            test_labels=idx.read_labels(test_labels, 10, folder),
         )
 
     return Workload(
@@ -170,13 +173,13 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
 def _cifar10(name: str, num_samples: int, folder: Path) -> Workload:
     num_train, num_test = 50_000, 10_000
     paths = dataset_files.find(name, folder)
-    if paths is not None and not _is_published_archive(paths[0]):
-        num_train, num_test = cifar.read_sizes(paths[0])
+    if paths is not None and not _is_published_archive(paths[0], folder):
+        num_train, num_test = cifar.read_sizes(paths[0], folder)
         _require_not_larger(name, paths[0], (num_train, num_test), (50_000, 10_000))
 
     def load() -> Data:
         (path,) = dataset_files.require(name, folder)
-        train_images, train_labels, test_images, test_labels = cifar.read_images(path)
+        train_images, train_labels, test_images, test_labels = cifar.read_images(path, folder)
         return Data(
             train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels
         )
@@ -206,11 +209,13 @@ def _require_not_larger(name: str, place: Path, found: tuple[int, ...], publishe
         )
 
 
-def _is_published_archive(path: Path) -> bool:
+def _is_published_archive(path: Path, folder: Path) -> bool:
     """Return whether the archive has the published size. Counting its images would mean unpacking it, which takes
     seconds."""
     (archive,) = DATASETS["cifar10"].downloads
-    return path.name == archive.name and os.path.isfile(path) and path.stat().st_size == archive.size_bytes
+    with contextlib.suppress(OSError):
+        return path.name == archive.name and status_behind_links(path, folder).st_size == archive.size_bytes
+    return False
 
 
 def _with_checked_sizes(

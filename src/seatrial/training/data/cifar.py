@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from seatrial.training.data.data_file import MAX_BYTES, DataFile, damaged, open_data_file
+from seatrial.training.data.data_file import MAX_BYTES, DataFile, damaged, is_folder, open_data_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,22 +26,22 @@ _MOST_MEMBERS = 1_000
 """Members of an archive that are looked at; the published one has nine."""
 
 
-def read_sizes(path: Path) -> tuple[int, int]:
+def read_sizes(path: Path, folder: Path | None = None) -> tuple[int, int]:
     """Return the numbers of training and test images in a folder or an archive. Raises RequestError, with file and
     offset."""
-    if path.is_dir():
+    if is_folder(path, folder):
         sizes = {}
         for name in (*TRAIN_FILES, TEST_FILE):
-            with open_data_file(path / name) as file:
+            with open_data_file(path / name, folder) as file:
                 sizes[name] = file.size_bytes or 0
                 _check_size(file, name, sizes[name])
     else:
-        sizes = _scan(path, keep=False)[0]
+        sizes = _scan(path, folder, keep=False)[0]
     counts = {name: size_bytes // _RECORD_BYTES for name, size_bytes in sizes.items()}
     return sum(counts[name] for name in TRAIN_FILES), counts[TEST_FILE]
 
 
-def read_images(path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def read_images(path: Path, folder: Path | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return training images and labels, then test images and labels: images uint8 (N, 3, 32, 32), labels int64 (N,).
 
     ``path`` is the archive or the folder. Raises RequestError, with file and offset.
@@ -49,15 +49,15 @@ def read_images(path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     import torch
 
     parts = {}
-    if path.is_dir():
+    if is_folder(path, folder):
         for name in (*TRAIN_FILES, TEST_FILE):
-            with open_data_file(path / name) as file:
+            with open_data_file(path / name, folder) as file:
                 size_bytes = file.size_bytes or 0
                 _check_size(file, name, size_bytes)
                 parts[name] = file.read(size_bytes, name)
                 file.end()
     else:
-        parts = _scan(path, keep=True)[1]
+        parts = _scan(path, folder, keep=True)[1]
     images, labels = [], []
     for name in (*TRAIN_FILES, TEST_FILE):
         records = torch.frombuffer(parts.pop(name), dtype=torch.uint8).view(-1, _RECORD_BYTES)
@@ -71,13 +71,13 @@ def read_images(path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return torch.cat(images[:-1]), torch.cat(labels[:-1]), images[-1], labels[-1]
 
 
-def _scan(path: Path, *, keep: bool) -> tuple[dict[str, int], dict[str, bytearray]]:
+def _scan(path: Path, folder: Path | None, *, keep: bool) -> tuple[dict[str, int], dict[str, bytearray]]:
     """Return the sizes in bytes of the six members of an archive, and with ``keep`` their contents."""
     import tarfile  # here, as nearly every command imports this module, and few read CIFAR-10
 
     sizes: dict[str, int] = {}
     contents: dict[str, bytearray] = {}
-    with open_data_file(path) as file:
+    with open_data_file(path, folder) as file:
         for _ in range(_MOST_MEMBERS):
             block = _block(file)
             if not block.strip(b"\0"):  # the end

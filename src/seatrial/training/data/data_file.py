@@ -6,13 +6,14 @@ import contextlib
 import gzip
 import os
 import socket
+import stat
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
 from seatrial.errors import RequestError
-from seatrial.files import open_to_read
+from seatrial.files import open_to_read, status_behind_links
 
 MAX_BYTES = 2**30
 """Most bytes read from one file; the largest data set here has a fifth of it."""
@@ -71,14 +72,18 @@ class DataFile:
 
 
 @contextlib.contextmanager
-def open_data_file(path: Path) -> Iterator[DataFile]:
+def open_data_file(path: Path, folder: Path | None = None) -> Iterator[DataFile]:
     """Open a data file; its first bytes decide whether it is compressed, since names differ.
 
     Raises RequestError for a path that is no regular file, cannot be opened or is empty.
+
+    Args:
+        path: the file.
+        folder: the folder above it that a person has named; default: the one that holds it.
     """
     with contextlib.ExitStack() as stack:
         try:
-            file: IO[bytes] = stack.enter_context(open_to_read(path))
+            file: IO[bytes] = stack.enter_context(open_to_read(path, named_folder=folder))
             status = os.fstat(file.fileno())
             magic = file.read(len(_GZIP_MAGIC))
             file.seek(0)
@@ -90,6 +95,13 @@ def open_data_file(path: Path) -> Iterator[DataFile]:
         if packed:
             file = cast("IO[bytes]", stack.enter_context(gzip.GzipFile(fileobj=file)))
         yield DataFile(path, file, status.st_size, packed=packed)
+
+
+def is_folder(path: Path, folder: Path | None) -> bool:
+    """Return whether a path leads to a folder, which ``open_data_file`` may be asked for files of."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISDIR(status_behind_links(path, folder).st_mode)
+    return False
 
 
 def damaged(path: Path, where: str, found: str) -> RequestError:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import shlex
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import make_private, own_folder_name, require_private
+from seatrial.files import (
+    make_private,
+    own_folder_name,
+    require_private,
+    status_behind_links,
+    status_of_entry,
+)
 from seatrial.training.data import cifar
+from seatrial.training.data.data_file import is_folder
 from seatrial.training.data.datasets import DATASETS
 
 DATA_VARIABLE = "SEATRIAL_DATA"
@@ -21,6 +30,8 @@ DATA_VARIABLE = "SEATRIAL_DATA"
 _TORCHVISION = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
 _SYNTHETIC = {"mnist": "synthetic-1x28x28", "fashion-mnist": "synthetic-1x28x28", "cifar10": "synthetic-3x32x32"}
 _BATCHES = "cifar-10-batches-bin"
+_Exists = Callable[[Path, Path], bool]
+"""Whether a path below the folder of data, which others may share, leads to something."""
 
 
 def default_folder(environ: Mapping[str, str]) -> Path:
@@ -91,7 +102,7 @@ def find(name: str, folder: Path) -> tuple[Path, ...] | None:
         with _in_words(folder.parent), contextlib.suppress(FileNotFoundError):
             require_private(folder.parent)
     # Files that cannot be used, such as a FIFO or a broken link, are reported where they are read.
-    return _find(name, folder, os.path.isfile) or _find(name, folder, os.path.lexists)
+    return _find(name, folder, _is_file) or _find(name, folder, _is_entry)
 
 
 def require(name: str, folder: Path) -> tuple[Path, ...]:
@@ -110,27 +121,41 @@ def require(name: str, folder: Path) -> tuple[Path, ...]:
     return files
 
 
-def _find(name: str, folder: Path, exists: Callable[[Path], bool]) -> tuple[Path, ...] | None:
+def _is_file(path: Path, folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(status_behind_links(path, folder).st_mode)
+    return False
+
+
+def _is_entry(path: Path, folder: Path) -> bool:
+    try:
+        status_of_entry(path, folder)
+    except OSError as error:
+        return error.errno == errno.EPERM  # another user has mounted it, or what is above it (ForeignError)
+    return True
+
+
+def _find(name: str, folder: Path, exists: _Exists) -> tuple[Path, ...] | None:
     if name == "cifar10":
         return _find_cifar10(folder, exists)
     for layout in (folder / name, folder / _TORCHVISION[name]):
-        files = [_packed_or_plain(layout / download.name, exists) for download in DATASETS[name].downloads]
+        files = [_packed_or_plain(layout / download.name, folder, exists) for download in DATASETS[name].downloads]
         if all(files):
             return tuple(filter(None, files))
     return None
 
 
-def _packed_or_plain(path: Path, exists: Callable[[Path], bool] = os.path.isfile) -> Path | None:
+def _packed_or_plain(path: Path, folder: Path, exists: _Exists) -> Path | None:
     """Return the compressed file if it exists, else the plain one: gzip has a checksum."""
-    return next((file for file in (path, path.with_suffix("")) if exists(file)), None)
+    return next((file for file in (path, path.with_suffix("")) if exists(file, folder)), None)
 
 
-def _find_cifar10(folder: Path, exists: Callable[[Path], bool]) -> tuple[Path, ...] | None:
+def _find_cifar10(folder: Path, exists: _Exists) -> tuple[Path, ...] | None:
     (archive,) = DATASETS["cifar10"].downloads
     for layout in (folder / "cifar10", folder):
-        if exists(layout / archive.name):
+        if exists(layout / archive.name, folder):
             return (layout / archive.name,)
-        if all(exists(layout / _BATCHES / name) for name in (*cifar.TRAIN_FILES, cifar.TEST_FILE)):
+        if all(exists(layout / _BATCHES / name, folder) for name in (*cifar.TRAIN_FILES, cifar.TEST_FILE)):
             return (layout / _BATCHES,)
     return None
 
@@ -142,10 +167,11 @@ def _near_miss(name: str, folder: Path) -> str:
         return " (which this user may not read)"
     if name == "cifar10":
         layouts = (layout / "cifar-10-batches-py" for layout in (folder / "cifar10", folder))
-        python = next(filter(os.path.isdir, layouts), None)
+        python = next((layout for layout in layouts if is_folder(layout, folder)), None)
         return f" ({python} is the Python version, a pickle, which seatrial does not read)" if python else ""
     for layout in (folder / name, folder / _TORCHVISION[name]):
-        files = {download.name: _packed_or_plain(layout / download.name) for download in DATASETS[name].downloads}
+        names = [download.name for download in DATASETS[name].downloads]
+        files = {each: _packed_or_plain(layout / each, folder, _is_file) for each in names}
         if any(files.values()):
             return f" ({layout} lacks {', '.join(missing for missing, path in files.items() if path is None)})"
     return ""

@@ -19,9 +19,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import open_lock, open_to_append, open_to_read, rename_durably, write_holder
+from seatrial.files import (
+    open_lock,
+    open_to_append,
+    open_to_read,
+    rename_durably,
+    status_behind_links,
+    write_holder,
+)
 from seatrial.training.data.datasets import DataSet, Download
-from seatrial.training.data.transfer import BrokenTransferError, RefusedTransferError, transfer
+from seatrial.training.data.transfer import BrokenTransferError, RefusedTransferError, size_of, transfer
 
 _POLL_S = 0.2
 
@@ -75,6 +82,8 @@ def fetch(
             patience=patience or Patience(),
         )
         try:
+            with contextlib.suppress(FileNotFoundError):
+                status_behind_links(target_folder, folder)
             target_folder.mkdir(parents=True, exist_ok=True)
             with _locked(target_folder / f".{download.name}.lock", job):
                 _ensure_target(job)
@@ -119,7 +128,7 @@ class _Job:
     patience: Patience
 
     def part_bytes(self) -> int:
-        return self.part.stat().st_size if self.part.exists() else 0
+        return size_of(self.part) or 0
 
 
 @contextlib.contextmanager
@@ -155,7 +164,7 @@ def _locked(path: Path, job: _Job) -> Iterator[None]:
 
 def _ensure_target(job: _Job) -> None:
     """Make sure that the target exists and is correct. Call it under the lock."""
-    if job.target.is_file():
+    if size_of(job.target) is not None:
         fault = _fault(job.target, job.download)
         if fault is None:
             job.print_status(f"{job.target}: exists, and is correct")
@@ -242,11 +251,11 @@ def _transfer(job: _Job, mirror: str, ends_at: float) -> None:
 
 def _fault(path: Path, download: Download) -> str | None:
     """Return how a file differs from the published one; None: it does not."""
-    size_bytes = path.stat().st_size
-    if size_bytes != download.size_bytes:
-        return f"it has {size_bytes} bytes, expected {download.size_bytes}"
     total = hashlib.sha256()
     with open_to_read(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes != download.size_bytes:
+            return f"it has {size_bytes} bytes, expected {download.size_bytes}"
         while chunk := file.read(2**20):
             total.update(chunk)
     sha256 = total.hexdigest()

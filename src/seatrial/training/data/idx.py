@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 _UNSIGNED_BYTES = 0x08
 
 
-def read_sizes(path: Path, num_dimensions: int) -> tuple[int, ...]:
+def read_sizes(path: Path, num_dimensions: int, folder: Path | None = None) -> tuple[int, ...]:
     """Return the dimensions in the header: (N, H, W) for images, (N,) for labels.
 
     Raises RequestError, with file and offset, for a header with another number of dimensions or another format.
     """
-    with open_data_file(path) as file:
+    with open_data_file(path, folder) as file:
         return _read_header(file, num_dimensions)
 
 
-def read_images(path: Path) -> Tensor:
+def read_images(path: Path, folder: Path | None = None) -> Tensor:
     """Return all images, uint8 (N, 1, H, W). Raises RequestError, with file and offset."""
     import torch
 
-    with open_data_file(path) as file:
+    with open_data_file(path, folder) as file:
         count, height, width = _read_header(file, 3)
         pixels = file.read(count * height * width, "the images")
         file.end()
     return torch.frombuffer(pixels, dtype=torch.uint8).view(count, 1, height, width)
 
 
-def read_labels(path: Path, num_classes: int) -> Tensor:
+def read_labels(path: Path, num_classes: int, folder: Path | None = None) -> Tensor:
     """Return all labels, int64 (N,). Raises RequestError, with file and offset, also for a label that is too high."""
     import torch
 
-    with open_data_file(path) as file:
+    with open_data_file(path, folder) as file:
         (count,) = _read_header(file, 1)
         begin = file.at
         labels = torch.frombuffer(file.read(count, "the labels"), dtype=torch.uint8)

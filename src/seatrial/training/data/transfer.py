@@ -7,6 +7,7 @@ import http.client
 import io
 import re
 import socket
+import stat
 import threading
 import time
 import urllib.error
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import urlsplit
 
-from seatrial.files import open_to_append, open_to_overwrite
+from seatrial.files import open_to_append, open_to_overwrite, status_behind_links
 
 _CHUNK_BYTES = 2**18
 _RETRIED_CODES = (408, 425, 429)
@@ -48,7 +49,7 @@ def transfer(
         ends_at: Moment of ``time.monotonic()`` at which the transfer is given up.
         on_bytes: Called with the number of bytes in ``part``.
     """
-    start = part.stat().st_size if part.exists() else 0
+    start = size_of(part) or 0
     if start >= size_bytes:
         start = 0
     with _answer(url, start, idle_s, ends_at) as answer:
@@ -70,6 +71,14 @@ def transfer(
         raise BrokenTransferError("the time limit of the download is over")
     if start < size_bytes:
         raise BrokenTransferError(f"the connection ended at byte {start} of {size_bytes}")
+
+
+def size_of(path: Path) -> int | None:
+    """Return the size of a regular file, which a link may lead to; None: there is none that can be read."""
+    with contextlib.suppress(OSError):
+        status = status_behind_links(path)
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
+    return None
 
 
 @contextlib.contextmanager
