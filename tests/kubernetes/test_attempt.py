@@ -21,9 +21,8 @@ from kubernetes.workloads import workload
 
 from seatrial.errors import JobNotStartedError, RequestError
 from seatrial.targets.job import ProgramJob
-from seatrial.targets.kubernetes import applied_objects, attempt, kubernetes_target
+from seatrial.targets.kubernetes import applied_objects, attempt, kubernetes_target, run_progress
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
-from seatrial.targets.kubernetes.attempt import TooFewNodesError
 from seatrial.targets.kubernetes.follower import PodFollower
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kinds.trainjob import PATCHES
@@ -31,6 +30,7 @@ from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import Patch
 from seatrial.targets.kubernetes.permissions import chosen_nodes, require_permission, spec_fields
+from seatrial.targets.kubernetes.run_progress import TooFewNodesError
 
 
 def test_all_objects_are_created_with_an_owner_and_none_is_changed(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_pod_security_never_admits_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_an_operator_that_does_not_run_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "_UNATTENDED_S", 0.5)
+    monkeypatch.setattr(run_progress, "_UNATTENDED_S", 0.5)
     cluster = Cluster(tmp_path, [], queue_s=4.0)
     cluster.error()
     assert [line for line in cluster.printed if "nobody has taken it up; is the operator running" in line]
@@ -122,7 +122,7 @@ def test_a_first_pod_whose_node_is_silent_ends_the_run(tmp_path: Path) -> None:
 
 def test_a_pod_whose_agent_does_not_join_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for 15 minutes for a name that it is not allowed to ask for."""
-    monkeypatch.setattr(attempt, "_REPORT_JOINING_S", 0.5)
+    monkeypatch.setattr(run_progress, "_REPORT_JOINING_S", 0.5)
     cluster = Cluster(tmp_path, [running(0), running(1)], node_gone_s=0.5)
     made = cluster.attempt()
     made.submit()

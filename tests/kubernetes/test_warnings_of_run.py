@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kubernetes.attempted import Cluster, waiting
 
-from seatrial.targets.kubernetes import attempt as attempt_module
+from seatrial.targets.kubernetes import run_progress
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.pending_pods import PendingPods
 from seatrial.targets.kubernetes.pods import PodStatus, pods_of
@@ -80,11 +80,11 @@ def test_warnings_that_differ_in_their_words_are_different_news() -> None:
 
 def test_warnings_in_ever_other_words_do_not_print_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody who may create events in the namespace writes them."""
-    monkeypatch.setattr(attempt_module, "_REPORT_WAITING_S", -1.0)
+    monkeypatch.setattr(run_progress, "_REPORT_WAITING_S", -1.0)
     cluster = Cluster(tmp_path, [])
     attempt = cluster.attempt()
     for number in range(200):
         attempt._follower._warnings = (f"look at {'x' * number}",)
-        attempt._require_pods()
+        attempt._progress._require_pods()
     assert cluster.printed[0] == 'seatrial: 2 of 2 pods cannot be created: "look at"'
     assert len(cluster.printed) == 50

@@ -7,31 +7,20 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from seatrial.errors import JobNotStartedError, SeatrialError, TargetUnreachableError
+from seatrial.errors import SeatrialError
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.follower import PodFollower
-from seatrial.targets.kubernetes.kinds import KINDS
-from seatrial.targets.kubernetes.kubectl import Kubectl
-from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
 from seatrial.targets.kubernetes.pods import DELETED, PodStatus
 from seatrial.targets.kubernetes.run_log import RunLog
-from seatrial.targets.kubernetes.wait_limits import WaitLimits
-from seatrial.targets.kubernetes.warnings_of_run import warning_said
+from seatrial.targets.kubernetes.run_progress import RunProgress
+from seatrial.targets.kubernetes.wait_limits import Lasting, WaitLimits
 from seatrial.util.streams import print_status
 from seatrial.util.text import quoted
 
 _TURN_S = 0.1
-_REPORT_NO_ANSWER_S = 20.0
-_REPORT_WAITING_S = 3.0
-"""Pods that start as usual are not worth a line."""
-_REPORT_JOINING_S = 20.0
-"""Agents ask for the name of the first pod up to 2 s after their start, and again after 2.5 and 6 s."""
 _LAST_OUTPUT_S = 20.0
 """From the end of a pod to the end of its log."""
-_UNATTENDED_S = 30.0
-"""Controllers write a first status within a second; another one that takes over the lease of a lost one, after 15 s
-(``LeaseDuration`` of client-go)."""
 _GONE_S = 4.0
 """The log of a deleted pod is deleted too; only data that is already on its way can still arrive."""
 _RESTARTED_S = 90.0
@@ -42,9 +31,6 @@ _OTHERS_END_S = 30.0
 _REPORTED_S = 5.0
 """The kubelet tells the end of a container 0 to 2 s late, and the pods are asked for every two seconds."""
 _MOST_NAMED = 4
-_MOST_REASONS = 50
-_SPARE_S = 120.0
-"""Added to the deadline that the pods keep themselves."""
 _TAKEN_BACK = (
     "; the workload is suspended: a queue (such as Kueue) has taken its place back, or somebody has suspended it"
 )
@@ -52,15 +38,6 @@ _INTERRUPTED = 130
 """Exit code of a command that was asked to end."""
 _CONDUCTOR_EXIT_CODES = (0, 1, 2, 3, _INTERRUPTED)
 """Exit codes of the command in the first pod."""
-
-
-class TooFewNodesError(SeatrialError):
-    """Some pods are missing, but as many run as ``--min-hosts`` asks for."""
-
-    def __init__(self, running: int, absent: tuple[str, ...]) -> None:
-        super().__init__(f"{running} of {running + len(absent)} pods run")
-        self.running = running
-        self.absent = absent
 
 
 class Attempt:
@@ -90,19 +67,20 @@ class Attempt:
         """
         self._objects, self._job, self._limits, self._run_log = objects, job, limits, run_log
         self._folder, self._signals, self._print_line = folder, signals, print_line
-        self._kubectl: Kubectl = job.detail.kubectl
-        self._kind = KINDS[job.target]
         self._under_mpi: bool = job.detail.under_mpi
         self._restarts: bool = job.detail.workload.max_restarts > 0
         self._min_hosts: int | None = job.detail.min_hosts
         self._follower = PodFollower(objects=objects, job=job, run_log=run_log, folder=folder, print_line=print_line)
-        self._created_at = time.monotonic()
-        self._since: dict[str, float] = {}
-        """When each condition that must not last for ever was first seen."""
-        self._printed_reason = ""
-        self._printed: set[str] = set()
-        self._reasons: set[str] = set()
-        """The kinds of reason for which the run was said to wait."""
+        self._progress = RunProgress(
+            objects=objects,
+            job=job,
+            limits=limits,
+            run_log=run_log,
+            follower=self._follower,
+            folder=folder,
+            print_line=print_line,
+        )
+        self._lasting = Lasting()
         self._cut_off = False
         """Whether the first pod disappeared before the end of its log was read."""
         self._absent_noted = False
@@ -138,14 +116,14 @@ class Attempt:
         self._print_line(
             f"seatrial: created {self._objects.workload}; list its pods with: {self._objects.get_command()}"
         )
-        self._created_at = self._follower.answered_at = time.monotonic()
+        self._progress.created_at = self._follower.answered_at = time.monotonic()
 
     def poll(self) -> bool:
         """Read the news and return whether the run has ended. Raises SeatrialError for one that never will."""
         self._follower.poll()
         if self._has_ended() or self._has_failed() or self._never_started():
             return True
-        self._require_progress()
+        self._progress.require()
         return False
 
     def cancel(self) -> None:
@@ -158,7 +136,7 @@ class Attempt:
             self._follower.poll()
             gone = not self._follower.is_listed(self._follower.latest(log.pod))
             has_all = self._has_whole_record() and not log.is_open
-            if log.complete or (gone and (has_all or self._lasts("gone", _GONE_S))):
+            if log.complete or (gone and (has_all or self._lasting.lasts("gone", _GONE_S))):
                 break
             time.sleep(_TURN_S)
         self._run_log.interrupt(by)
@@ -194,10 +172,10 @@ class Attempt:
         if self._may_start_again(first):
             return False
         if first.state != "ended" and is_listed:
-            if not (self._run_log.over and self._lasts("over", _LAST_OUTPUT_S)):
+            if not (self._run_log.over and self._lasting.lasts("over", _LAST_OUTPUT_S)):
                 return False
         elif not log.complete:
-            if not self._lasts(f"ended {first.uid}", _LAST_OUTPUT_S if is_listed else _GONE_S):
+            if not self._lasting.lasts(f"ended {first.uid}", _LAST_OUTPUT_S if is_listed else _GONE_S):
                 return False
             # The part of the log that is missing may hold the worst event of all.
             self._cut_off = self._run_log.over
@@ -212,7 +190,7 @@ class Attempt:
         has_ended = first.state == "ended" or not self._follower.is_listed(first)
         if not self._restarts or is_over or not has_ended or first.exit_code == 0:
             return False
-        return not self._lasts(f"restart {first.uid}", _RESTARTED_S)
+        return not self._lasting.lasts(f"restart {first.uid}", _RESTARTED_S)
 
     def _awaits_reason(self, first: PodStatus | None) -> bool:
         """Return whether the cluster may still tell why a pod failed, or why the conductor missed it."""
@@ -220,7 +198,7 @@ class Attempt:
             not pod.is_explained and (pod.exit_code not in (0, None) or self._lost_at(pod) is not None)
             for pod in self._follower.pods
         )
-        return is_awaited and not self._lasts(f"reason {first and first.uid}", self._limits.reason_s)
+        return is_awaited and not self._lasting.lasts(f"reason {first and first.uid}", self._limits.reason_s)
 
     def _lost_at(self, pod: PodStatus) -> int | None:
         return self._run_log.lost_at(pod.number, any_node=self._under_mpi or self._job.nodes == 1)
@@ -230,7 +208,7 @@ class Attempt:
         failed = [pod for pod in self._follower.pods if pod.state == "ended" and pod.exit_code != 0 and not pod.stop]
         if self._has_conductor or self._restarts or not failed:
             return False
-        if not self._lasts("failed", _OTHERS_END_S):
+        if not self._lasting.lasts("failed", _OTHERS_END_S):
             return False
         if stopped := self._stopped_first(None):
             self._interrupt_by(stopped, None)
@@ -244,7 +222,7 @@ class Attempt:
         failure = self._follower.workload_failure
         if self._follower.first_log is not None or (self._restarts and not failure) or not (gone or failure):
             return False
-        if not self._lasts("none started", _GONE_S) or self._awaits_reason(None):
+        if not self._lasting.lasts("none started", _GONE_S) or self._awaits_reason(None):
             return False
         if not gone:
             raise SeatrialError(f"{self._objects.workload} failed before its first pod ran ({failure})")
@@ -468,126 +446,3 @@ class Attempt:
                 return
             self._follower.poll_pods()
             time.sleep(_TURN_S)
-
-    # The conditions under which a run will never end
-
-    def _require_progress(self) -> None:
-        """Raise SeatrialError when the run cannot come to its end."""
-        self._require_answers()
-        if self._follower.workload_gone and not self._follower.pods and self._follower.first_log is None:
-            self._run_log.interrupt(f"the deletion of {self._objects.workload}")
-            raise SeatrialError(f"{self._objects.workload} was deleted by somebody before its pods ran")
-        self._require_first_pod()
-        self._require_pods()
-        self._require_nodes()
-        self._report_absent_agents()
-        if isinstance(self._job, Job) and self._follower.first_log is not None:
-            limit_s = float(self._job.plan.deadline_s.value) + JOIN_TIMEOUT_S + _SPARE_S
-            if self._lasts("running", limit_s):
-                raise SeatrialError(f"the pods have not ended within {limit_s:.0f} s")
-
-    def _require_answers(self) -> None:
-        """Raise SeatrialError when the API server has not answered for too long."""
-        elapsed_s = time.monotonic() - self._follower.answered_at
-        if elapsed_s > self._limits.no_answer_s:
-            raise TargetUnreachableError(
-                f"the cluster's API server has not answered for {elapsed_s:.0f} s"
-                f" ({self._follower.complaint or 'no error message'}); make sure that"
-                f" {self._kubectl.command_line('get', 'pods')} works"
-            )
-        if elapsed_s > _REPORT_NO_ANSWER_S and self._lasts("no answer", 0.0) and "reported" not in self._since:
-            self._since["reported"] = time.monotonic()
-            self._print_line(f"seatrial: the cluster's API server has not answered for {elapsed_s:.0f} s; still trying")
-
-    def _require_first_pod(self) -> None:
-        """Raise SeatrialError when all pods have started and none of them can be followed."""
-        follower = self._follower
-        if not follower.all_started or follower.first_log or self._under_mpi or follower.first():
-            self._since.pop("no first", None)
-        elif self._lasts("no first", self._limits.no_first_pod_s):
-            raise SeatrialError(
-                f"all pods of {self._objects.workload} have started, but by the label {self._kind.index_label} none of"
-                f" them is the first node; check that the operator is a release that --on {self._kind.name} supports"
-            )
-
-    def _require_pods(self) -> None:
-        """Raise SeatrialError when pods do not start, TooFewNodesError when enough of them have."""
-        pending = self._follower.pending
-        if self._follower.all_started or (not pending.waiting and pending.missing <= 0):
-            return
-        if (refusal := pending.final_refusal) and self._lasts("refused", _REPORT_WAITING_S):
-            raise JobNotStartedError(
-                f"{pending.missing} of {pending.wanted} pods will never be created: {warning_said(refusal)}; change the"
-                " request, or what the namespace allows"
-            )
-        if self._follower.is_unattended and not pending.warnings and self._lasts("unattended", _UNATTENDED_S):
-            operator = "the Job controller" if self._kind.operator is None else self._kind.operator.release
-            self._print_once(
-                f"{self._objects.workload} has had no status for {_UNATTENDED_S:.0f} s: nobody has taken it up; is the"
-                f" operator running ({operator})?"
-            )
-        for pod in pending.waiting:
-            if pod.hopeless and self._lasts(f"hopeless {pod.uid}", self._limits.hopeless_s):
-                raise JobNotStartedError(f"{pod.label} does not start: {pod.waits_for}")
-        reason = pending.reason()
-        if self._lasts("waiting", _REPORT_WAITING_S):
-            self._printed_reason = reason
-            # Anybody who may create events writes warnings, each in other words.
-            if len(self._reasons) < _MOST_REASONS:
-                self._reasons.add(kind := pending.kind_of_reason())
-                self._print_once(reason, kind)
-        if (unready := pending.unready) and self._lasts("unready", self._limits.ready_s):
-            raise SeatrialError(f"{reason}; see {unready[0].name}.log in {self._folder}")
-        is_late = time.monotonic() - self._created_at > self._limits.queue_s
-        running = len(pending.running)
-        is_enough = self._min_hosts is not None and self._min_hosts <= running < self._job.nodes
-        if is_enough and (is_late or self._lasts("fewer", self._limits.fewer_s)):
-            raise TooFewNodesError(running, pending.left_out(self._printed_reason))
-        if is_late:
-            raise SeatrialError(
-                f"not all pods have started within {self._limits.queue_s:g} s (--queue-timeout): {reason}"
-            )
-
-    def _require_nodes(self) -> None:
-        """Raise SeatrialError when the node of a pod no longer reports to the cluster and nobody else would notice."""
-        gone = [pod for pod in self._follower.pods if pod.node_gone]
-        for pod in gone:
-            self._print_once(f"{pod.label}: its node no longer reports to the cluster (NodeNotReady)")
-        if not gone:
-            self._since.pop("node gone", None)
-        elif self._lasts("node gone", self._limits.node_gone_s):
-            # The conductor misses an agent after 15 s of silence. It cannot miss itself.
-            log = self._follower.first_log
-            conducts = [pod for pod in gone if self._under_mpi or (log is not None and pod.name == log.pod.name)]
-            for pod in conducts if self._has_conductor else gone:
-                raise SeatrialError(
-                    f"{pod.label} is lost: its node no longer reports to the cluster (NodeNotReady); see whether"
-                    f" {pod.node} and its kubelet are up"
-                )
-
-    def _report_absent_agents(self) -> None:
-        """Say which pods run and have not joined, and what they said last. They wait for JOIN_TIMEOUT_S."""
-        run_log, follower = self._run_log, self._follower
-        if not (follower.all_started and run_log.started) or run_log.began or self._under_mpi:
-            self._since.pop("joining", None)
-        elif self._lasts("joining", _REPORT_JOINING_S):
-            absent = [pod for pod in follower.pods if pod.state == "running" and pod.number not in run_log.known_nodes]
-            if absent:
-                said = run_log.last_line(absent[0])
-                self._print_once(
-                    f"{len(absent)} of {self._job.nodes} pods run and have not joined for {_REPORT_JOINING_S:.0f} s,"
-                    f" {absent[0].label} among them{f' ({said})' if said else ''}; see whether network policies of the"
-                    " namespace let the pods reach DNS and one another (--allow-egress)",
-                    "joining",
-                )
-
-    def _print_once(self, line: str, kind: str | None = None) -> None:
-        """Print a line for the user. ``kind``: what makes two lines the same news; default: the line itself."""
-        if (kind or line) not in self._printed:
-            self._printed.add(kind or line)
-            self._print_line(f"seatrial: {line}")
-
-    def _lasts(self, condition: str, limit_s: float) -> bool:
-        """Return whether the condition has lasted longer than the limit; the first call starts the count."""
-        now = time.monotonic()
-        return now - self._since.setdefault(condition, now) > limit_s

@@ -221,8 +221,9 @@ def _submit_and_follow(
     its end.
     """
     from seatrial.targets.kubernetes.applied_objects import AppliedObjects
-    from seatrial.targets.kubernetes.attempt import Attempt, TooFewNodesError
+    from seatrial.targets.kubernetes.attempt import Attempt
     from seatrial.targets.kubernetes.run_log import RunLog
+    from seatrial.targets.kubernetes.run_progress import TooFewNodesError
     from seatrial.targets.kubernetes.wait_limits import WaitLimits
 
     run_log = RunLog(run, folder, on_event, on_message)

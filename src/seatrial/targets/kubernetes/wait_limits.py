@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
@@ -34,3 +35,19 @@ class WaitLimits:
     no_first_pod_s: float = 20.0
     """From the start of all pods until one is the first. Operators label pods when they create them; the wait is for
     several listings to agree."""
+
+
+class Lasting:
+    """For how long conditions that must not last for ever have been seen."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def lasts(self, condition: str, limit_s: float) -> bool:
+        """Return whether the condition has lasted longer than the limit; the first call starts the count."""
+        now = time.monotonic()
+        return now - self._since.setdefault(condition, now) > limit_s
+
+    def forget(self, condition: str) -> None:
+        """Take note that the condition no longer holds: its count starts again."""
+        self._since.pop(condition, None)
