@@ -63,6 +63,9 @@ def test_what_torch_writes_around_an_error_is_left_out() -> None:
         "FileNotFoundError: [Errno 2] No such file or directory: 'data/gloo.bin'",
         "RuntimeError: [enforce fail at ../third_party/gloo/gloo/context.cc:27] rank < size. 3 vs 2",
         "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, ncclInvalidUsage: duplicate GPU detected",
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error, NCCL version 2.27.7",
+        "RuntimeError: NCCL communicator: CUDA out of memory",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen: code: -98, name: EADDRINUSE",
     ],
 )
 def test_an_error_of_the_script_is_no_lost_connection(last: str) -> None:
@@ -73,6 +76,28 @@ def test_an_error_of_the_script_is_no_lost_connection(last: str) -> None:
     assert over["notes"] == ["rank 0 had not exited, and seatrial ended it"]
     # Nobody waits for the news of a lost node.
     assert fleet.asked("terminate")[0][0] < 7
+
+
+_WATCHDOG = "[rank0]:[E ProcessGroupNCCL.cpp:2068] [PG ID 0 Rank 0] Process group watchdog thread terminated with"
+
+
+@pytest.mark.parametrize(
+    ("last", "blamed"),
+    [
+        (f"{_WATCHDOG} exception: NCCL error: remote process exited or there was a network error", 1),
+        ("terminate called after throwing an instance of 'gloo::EnforceNotMet'", 1),
+        (f"{_WATCHDOG} exception: CUDA error: uncorrectable ECC error encountered", 0),
+        ("double free or corruption (out)", 0),
+    ],
+)
+def test_a_library_that_aborts_a_rank_for_a_peer_blames_it_for_nothing(last: str, blamed: int) -> None:
+    text = outcome(ends(3.0, -6, last=last), ends(3.9, 3), WAITS, WAITS, nproc_per_node=2)["text"]
+    assert text.startswith(f"rank {blamed} on")
+
+
+def test_a_store_that_is_gone_is_a_lost_peer() -> None:
+    last = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed."
+    assert outcome(ends(3.0, last=last), ends(3.9, 3))["text"].startswith("rank 1 on")
 
 
 def test_all_that_complain_of_one_another_have_lost_the_connection() -> None:

@@ -24,11 +24,17 @@ _TORCH_RAISES = re.compile(
 )
 """Exceptions of torch and MPI, and those of Python's own sockets, when a peer is gone. A URLError is about something
 else, whatever it says."""
-_MISUSE = ("enforce fail", "ncclinvalid", "duplicate gpu")
-"""Parts of messages of Gloo and NCCL, in lower case, about a call that is wrong by itself."""
+_MISUSE = ("enforce fail", "ncclinvalid", "duplicate gpu", "eaddrinuse")
+"""Parts of messages of Gloo, NCCL and the store, in lower case, about a call that is wrong by itself."""
+_DEVICE = ("cuda error", "hip error", "out of memory", "allocate memory")
+"""Parts of messages, in lower case, about the device or the memory of the rank itself: NCCL passes them on."""
 _TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
 """The line of its source that torch writes before a message: ``[/__w/pytorch/.../tcp/pair.cc:537]``."""
 _TORCH_GUESS = " This is typically caused by"
+_LOST_STORE = re.compile(r"(?:[\w.]+\.)?Dist(?:Network|Store)Error$")
+"""Exceptions of torch that say nothing but that a peer or the store in it is gone or silent."""
+_ABORTED = re.compile(r"watchdog thread terminated with exception|throwing an instance of 'gloo::", re.IGNORECASE)
+"""What NCCL's watchdog and Gloo print before they abort their process, because of a peer or of a device that failed."""
 _THREADS_LEFT = "terminate called without an active exception"
 """A Python that exits after a traceback may be aborted because a thread of Gloo still runs: it had failed before."""
 
@@ -200,10 +206,11 @@ def fabric_error(ended: Exit) -> str:
     """Return the error of a script if it complains of the fabric, so that it is a witness at most; else nothing."""
     line = _error_line(ended)
     raised = _RAISED.match(line)
+    exception = raised[1].partition(":")[0] if raised else ""
     words = line.lower()
-    if (raised and not _TORCH_RAISES.fullmatch(raised[1].partition(":")[0])) or any(mark in words for mark in _MISUSE):
+    if (raised and not _TORCH_RAISES.fullmatch(exception)) or any(mark in words for mark in (*_MISUSE, *_DEVICE)):
         return ""
-    if gave_up(line) or is_end_by_watchdog(line):
+    if gave_up(line) or is_end_by_watchdog(line) or _LOST_STORE.match(exception):
         return line
     return line if any(mark in words for mark in FABRIC_MARKS) else ""
 
@@ -211,8 +218,12 @@ def fabric_error(ended: Exit) -> str:
 def _error_line(ended: Exit) -> str:
     """Return the line with the error of a program: its exception, else its last line. A signal leaves no such line."""
     lines = [line for line in ended.last_lines if line.strip()]
-    if ended.code == -signal.SIGABRT and (watchdog := [line for line in lines if _of_watchdog(line)]):
-        return watchdog[0].rpartition("] ")[2].strip()  # NCCL's watchdog ends its process by SIGABRT
+    if ended.code == -signal.SIGABRT:
+        # NCCL's watchdog ends its process so, and Gloo. What its own device did comes first in this case.
+        aborts = [line for line in lines if _of_watchdog(line) or _ABORTED.search(line)]
+        own = [line for line in aborts if any(mark in line.lower() for mark in _DEVICE)]
+        if aborts:
+            return (own or aborts)[0].rpartition("] ")[2].strip()
     if ended.code == -signal.SIGABRT and lines and lines[-1].startswith(_THREADS_LEFT):
         lines = [line for line in lines if _RAISED.match(line)]
     elif ended.code < 0:
