@@ -30,6 +30,7 @@ from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import Patch
 from seatrial.targets.kubernetes.permissions import chosen_nodes, require_permission, spec_fields
+from seatrial.targets.kubernetes.pods import pods_of
 from seatrial.targets.kubernetes.run_progress import TooFewNodesError
 
 
@@ -82,6 +83,22 @@ def test_an_image_that_cannot_be_pulled(tmp_path: Path) -> None:
     text = str(Cluster(tmp_path, [running(0), stuck], hopeless_s=0.5).error())
     assert "pod trial-1-1-x on node gpu-1 does not start: its image example/train:1 cannot be pulled" in text
     assert "manifest unknown" in text
+
+
+def test_an_obstacle_that_went_and_came_back_counts_anew(tmp_path: Path) -> None:
+    state = {"waiting": {"reason": "ErrImagePull", "message": "manifest unknown"}}
+    status = [{"name": "seatrial", "image": "example/train:1", "state": state}]
+    stuck = waiting(1, spec__nodeName="gpu-1", status__conditions=[], status__containerStatuses=status)
+    pulling = waiting(1, spec__nodeName="gpu-1", status__conditions=[])
+    attempt = Cluster(tmp_path, [], hopeless_s=0.5).attempt()
+    for entry in (stuck, pulling, stuck):
+        attempt._follower._take_pods(pods_of({"items": [running(0), entry]}, KINDS["job"]))
+        attempt._progress._require_pods()
+        time.sleep(0.4)
+    time.sleep(0.2)
+    with pytest.raises(JobNotStartedError):
+        attempt._progress._require_pods()
+    assert attempt.cleanup(keep=True) == []
 
 
 def test_a_quota(tmp_path: Path) -> None:

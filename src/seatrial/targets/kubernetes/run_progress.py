@@ -129,7 +129,9 @@ class RunProgress:
                 f" operator running ({operator})?"
             )
         for pod in pending.waiting:
-            if pod.hopeless and self._lasting.lasts(f"hopeless {pod.uid}", self._limits.hopeless_s):
+            if not pod.hopeless:
+                self._lasting.forget(f"hopeless {pod.uid}")
+            elif self._lasting.lasts(f"hopeless {pod.uid}", self._limits.hopeless_s):
                 raise JobNotStartedError(f"{pod.label} does not start: {pod.waits_for}")
         reason = pending.reason()
         if self._lasting.lasts("waiting", _REPORT_WAITING_S):
