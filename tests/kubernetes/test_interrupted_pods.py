@@ -134,6 +134,24 @@ def test_an_evicted_pod_that_the_conductor_missed_first_is_not_blamed(tmp_path: 
     assert not [finding for finding in found.findings if finding.severity == "fail"]
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_pod_that_its_kubelet_refuses_explains_an_interruption(is_replaced: bool, tmp_path: Path) -> None:
+    """Its Job fails, and the controller deletes the first pod, whose conductor waits for the agent of this one."""
+    message = "Allocate failed due to no healthy devices present"
+    status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
+    refused = {**running(1), "status": status}
+    others = [refused, *([running(1, suffix="y")] if is_replaced else [])]
+    stream = Stream(2, nodes=2)
+    stream.send("conductor", "interrupted", by="SIGTERM")
+    lists = [[running(0)], [running(0), *others], [_FIRST, *others]]
+    found, cluster = _followed_through(stream.close(ranks=False, nodes=(0,)), lists, tmp_path)
+    told = f'pod trial-1-1-x on node gpu-1 failed before its container ran (UnexpectedAdmissionError: "{message}")'
+    by = "SIGTERM" if is_replaced else f"the cluster: {told}; other pods were deleted"
+    assert (found.trial.interrupted, found.verdict.exit_code) == (by, 130)
+    assert cluster.printed.count(f"seatrial: {told}") == 1
+    assert not [finding for finding in found.findings if finding.severity == "fail"]
+
+
 def test_a_conductor_that_somebody_stops_is_no_lost_node(tmp_path: Path) -> None:
     """Nobody deletes its pod: the signal comes from within, or from its node."""
     found, _ = followed(interrupted(), [ended(0, 130), running(1)], tmp_path)

@@ -138,6 +138,33 @@ def test_a_kubectl_that_closes_its_output_and_stays_is_killed(tmp_path: Path) ->
     assert Listener(tmp_path, ("logs*", stays)).all() == EVENTS
 
 
+def test_a_stream_that_dies_without_a_word_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its container has ended, and the log can still be fetched."""
+    monkeypatch.setattr(log_reader, "_SILENT_S", 0.5)
+    whole = stamped([b"a text\n", *(line for event in EVENTS for line in lines_of(event["seq"], event))])
+    part = file_of(tmp_path, "part", whole[: whole.index(b"\n", whole.index(b"event 1")) - 30])
+    stalls = ("*--follow*", f"cat {part}; exec sleep 600")
+    listener = Listener(tmp_path, stalls, ("*", f"cat {file_of(tmp_path, 'whole', whole)}"))
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        listener.messages += listener.log.read(container_ended=False)
+        time.sleep(0.02)
+    # A container that runs may be silent for as long as it likes.
+    assert listener.log.is_open
+    assert listener.messages == EVENTS[:1]
+    assert listener.all() == EVENTS
+    assert listener.texts == ["a text"]
+    assert listener.log.lost == 0
+
+
+def test_a_last_line_that_its_writer_has_not_ended_is_copied(tmp_path: Path) -> None:
+    log = file_of(tmp_path, "log", stamped([b"first\n", b"killed in the midd"]))
+    listener = Listener(tmp_path, ("*", f"cat {log}"))
+    assert listener.all() == []
+    assert listener.texts == ["first", "killed in the midd"]
+    assert (tmp_path / f"{listener.pod.name}.log").read_text() == "first\nkilled in the midd\n"
+
+
 def test_missing_events_are_read_again_then_counted_as_lost(tmp_path: Path) -> None:
     """A server that forgets lines at a break has them still, or a log was rotated away: then they are lost."""
     lines = {event["seq"]: lines_of(event["seq"], event) for event in EVENTS}

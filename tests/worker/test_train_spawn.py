@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import seatrial
 from seatrial.environment.self_location import module_argv
 from seatrial.training.defaults import make_recipe
 from seatrial.util.ports import free_port
+from seatrial.worker import train_spawn
 from seatrial.worker.train_spec import Spawn, TrainSpec
 
 
@@ -39,3 +42,25 @@ def test_ranks_import_nothing_from_the_working_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "digests of all ranks equal" in done.stdout
     assert not marker.exists(), marker.read_text()
+
+
+def test_each_rank_that_could_not_say_why_it_ended_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """By these lines the logs of many nodes show on which one the fault was."""
+    acts = ["os.kill(os.getpid(), 9)", "os._exit(7)", "os._exit(1)", "signal.raise_signal(34)", "time.sleep(60)"]
+    node = Spawn(nnodes=2, node_rank=1, nproc_per_node=len(acts))
+    processes = [
+        subprocess.Popen([sys.executable, "-c", f"import os, signal, time; {act}"], stderr=subprocess.DEVNULL)
+        for act in acts
+    ]
+    try:
+        assert train_spawn._wait_for_ranks(processes, [], node) == 1
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    # One says itself why it ends with 1, and one was ended here.
+    assert sorted(capfd.readouterr().err.splitlines()) == [
+        "seatrial: rank 5 was killed by SIGKILL",
+        "seatrial: rank 6 ended with exit code 7",
+        "seatrial: rank 8 was killed by SIGRTMIN",
+    ]

@@ -310,7 +310,8 @@ def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, rep
     if spec.debug:
         traceback.print_exc()
     if cause != "request":
-        reporter.print_status(f"rank {identity.rank} of {identity.world_size} failed in {reporter.phase}: {message}")
+        how = "lost its peers" if cause == "fabric" else "failed"
+        reporter.print_status(f"rank {identity.rank} of {identity.world_size} {how} in {reporter.phase}: {message}")
     elif identity.local_rank == 0 and not reporter.has_agent:
         # All ranks find the same fault in an invalid request, so one of each node prints it.
         print(f"Error: {message}", file=sys.stderr)

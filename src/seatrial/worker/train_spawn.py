@@ -71,6 +71,7 @@ def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]], signals: list[
     first_rank = node.node_rank * node.nproc_per_node
     until = float("inf")
     num_passed_on = 0
+    is_killing = False
     codes_by_local_rank: dict[int, int] = {}
     while len(codes_by_local_rank) < len(processes):
         time.sleep(_POLL_S)
@@ -79,18 +80,20 @@ def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]], signals: list[
             if local_rank in codes_by_local_rank or (code := process.poll()) is None:
                 continue
             codes_by_local_rank[local_rank] = code
-            if code != 0 and not num_passed_on and until == float("inf"):
+            if code == 0 or num_passed_on:
+                continue
+            if not is_killing and (how := _unsaid_end(code)):
+                # By this line the log of a node shows that the fault was here (pod_failures.py).
+                print(f"seatrial: rank {first_rank + local_rank} {how}", file=sys.stderr, flush=True)
+            if until == float("inf"):
                 until = now + _REPORT_S + _FAILURE_GRACE_S
-                if code < 0:
-                    # Of the real-time signals only two have a name.
-                    by = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-                    print(f"seatrial: rank {first_rank + local_rank} was killed by {by}", file=sys.stderr, flush=True)
         if len(signals) > num_passed_on:
             num_passed_on = len(signals)
             until = now + node.stop_grace_s if num_passed_on == 1 else now
             _signal_all(processes, signal.SIGTERM)
         if now >= until:
             _signal_all(processes, signal.SIGKILL)
+            is_killing = True
             until = now + _FAILURE_GRACE_S
     codes = set(codes_by_local_rank.values())
     if 2 in codes:  # when rank 0 refuses a request, the other ranks may see only that rank 0 left
@@ -101,6 +104,14 @@ def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]], signals: list[
             print(f"seatrial: stopped on request, {reason}: nothing more was saved", file=sys.stderr, flush=True)
         return 1 if 1 in codes else INTERRUPTED
     return codes.pop() if codes in ({0}, {INTERRUPTED}) else 1
+
+
+def _unsaid_end(code: int) -> str:
+    """Return how a rank ended that could not say it; empty for the exit codes of one that has."""
+    if code >= 0:
+        return "" if code in (0, 1, 2, INTERRUPTED) else f"ended with exit code {code}"
+    # Of the real-time signals only two have a name.
+    return f"was killed by {signal.Signals(-code).name if -code in set(signal.Signals) else f'signal {-code}'}"
 
 
 def _signal_all(processes: Sequence[subprocess.Popen[bytes]], number: int) -> None:

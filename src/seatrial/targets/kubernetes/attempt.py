@@ -213,7 +213,7 @@ class Attempt:
         if stopped := self._stopped_first(None):
             self._interrupt_by(stopped, None)
         else:
-            self._run_log.end_by_exit_codes(failed, under_mpi=False)
+            self._end_by_exit_codes()
         return True
 
     def _never_started(self) -> bool:
@@ -250,8 +250,9 @@ class Attempt:
             self._wait_for_others()
             first = self._follower.latest(first)
         run_log, pods = self._run_log, list(self._follower.known.values())
+        refused = [pod for pod in pods if pod.never_ran and not self._follower.is_replaced(pod)]
         failed = sorted(
-            (pod for pod in pods if pod.exit_code not in (0, None) and not pod.stop),
+            (pod for pod in pods if (pod.exit_code not in (0, None) and not pod.stop) or pod in refused),
             key=lambda pod: (not pod.killed, pod.ended_at),
         )
         was_interrupted = run_log.interrupted
@@ -282,10 +283,21 @@ class Attempt:
                 f"{first.label} {first.end or 'disappeared'}, and the conductor of the run was in it"
                 f"{run_log.reason_of(first)}; its log is in {self._folder}"
             )
-        run_log.end_by_exit_codes(
-            list(self._follower.known.values()),
+        self._end_by_exit_codes()
+
+    def _end_by_exit_codes(self) -> None:
+        """Record the outcome of a program without a conductor, once the logs of all pods that failed have been read.
+
+        A pod that only lost its peers says so in its log alone.
+        """
+        pods = list(self._follower.known.values())
+        failed = [pod for pod in pods if pod.state == "ended" and pod.exit_code != 0 and not self._under_mpi]
+        self._run_log.end_by_exit_codes(
+            pods,
             under_mpi=self._under_mpi,
             prints_result=not isinstance(self._job, ProgramJob) or self._job.watched,
+            unread=self._follower.read_logs(failed, keep_waiting=lambda: not self._signals),
+            order=self._follower.order,
         )
 
     def _stopped_first(self, first: PodStatus | None) -> list[PodStatus]:
@@ -348,6 +360,8 @@ class Attempt:
         others = [pod for pod in failed if self._under_mpi or not (pod == first and run_log.over)]
         any_node = self._under_mpi or self._job.nodes == 1
         for pod in others:
+            if pod.never_ran:
+                continue  # The conductor cannot have missed it.
             if self._under_mpi or pod.killed or run_log.missed_first(pod.number, any_node=any_node):
                 run_log.clear_interruption(f"{pod.label} {pod.end}")
                 return
@@ -444,5 +458,5 @@ class Attempt:
                 return
             if all(pod.state == "ended" and (pod.exit_code == 0 or pod.is_explained) for pod in self._follower.pods):
                 return
-            self._follower.poll_pods()
+            self._follower.poll()
             time.sleep(_TURN_S)

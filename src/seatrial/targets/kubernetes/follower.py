@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ _POLL_S = 2.0
 _CHANGING_POLL_S = 1.0
 """While pods start, and once the conductor has missed a node or has come to its end: a list between two changes shows
 which of them came first."""
+_FETCH_S = 10.0
+_FETCH_EACH_S = 0.5
+"""Added for each log that is fetched: a kubectl takes up to a second of a core, and each log takes two of them."""
 _MAX_FOREIGN_LINES = 4
 _MAX_WAITING_LINES = 100
 
@@ -141,6 +144,11 @@ class PodFollower:
         """Return whether the pod still exists."""
         return any(listed.uid == pod.uid for listed in self.pods)
 
+    def is_replaced(self, pod: PodStatus) -> bool:
+        """Return whether a controller has made another pod in the place of this one."""
+        newest = [known.uid for known in self.known.values() if known.number == pod.number][-1]
+        return pod.number >= 0 and newest != pod.uid
+
     def poll(self) -> None:
         """Ask the cluster and read what the first pod has written."""
         self.poll_pods()
@@ -160,6 +168,16 @@ class PodFollower:
             self._start("events", "get", "events", "--field-selector", "type=Warning", "-o", "json")
         if pending.missing > 0 or (self._restarts and any(pod.state == "ended" for pod in self.pods)):
             self._start("workload", "get", self._objects.workload, "--ignore-not-found", "-o", "json")
+
+    def read_logs(self, pods: Sequence[PodStatus], *, keep_waiting: Callable[[], bool]) -> set[str]:
+        """Read the logs of pods that have ended to their ends, for a time that grows with their number.
+
+        Returns the names of those whose log was not read.
+        """
+        others = [pod for pod in pods if not self._is_first(pod)]
+        unread = self._pod_logs.read_to_end(others, _FETCH_S + _FETCH_EACH_S * len(others), keep_waiting)
+        log = self.first_log
+        return unread if log is None or log.complete else {*unread, log.pod.name}
 
     def close(self) -> None:
         """Fetch the logs that are missing, then end all calls and streams."""
@@ -259,8 +277,10 @@ class PodFollower:
         for pod in (*gone, *pods):
             if pod.stop and pod.name not in stopped_names and not has_succeeded:
                 self._print_line(f"seatrial: {pod.label} {pod.stop}")
+            elif pod.never_ran and not ((before := self.known.get(pod.name)) and before.state == "ended"):
+                self._print_line(f"seatrial: {pod.label} {pod.end}")
             self.known[pod.name] = pod
-        self.order.take((*gone, *pods))
+        self.order.take((*gone, *pods), asked_at=self._listed_at)
         self._run_log.take_pods(self.known.values(), asked_at=self._listed_at)
         over = self._run_log.over
         # The agent of one that started later waits for a conductor, and does not end with 0.

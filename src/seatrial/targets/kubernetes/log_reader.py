@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ _MAX_COPY_BYTES = 1 << 30
 _MAX_STREAMS = 32
 """Logs of other pods that are followed at the same time; the logs of the rest are fetched at the end."""
 _FETCH_S = 10.0
+_SILENT_S = 4.0
+"""For which a stream that follows a log may bring nothing once its container has ended. A connection can die without a
+word, and the log can still be fetched."""
 _MAX_FAILURES = 2
 """The log of a pod that is gone cannot be fetched."""
 
@@ -100,6 +104,9 @@ class PodLog:
         self._process: subprocess.Popen[bytes] | None = None
         self._next_start_at = 0.0
         self._ended_before = False
+        """Whether the container had ended when this stream began."""
+        self._end_seen_at = math.inf
+        """When ``read`` was first called for a container that had ended (``time.monotonic``)."""
         self._copied_bytes = 0
         # The events of all agents, and those of the conductor.
         self._allowance = EventAllowance(time.monotonic(), agents + 1)
@@ -121,6 +128,8 @@ class PodLog:
         """
         if self.complete:
             return
+        if container_ended:
+            self._end_seen_at = min(self._end_seen_at, time.monotonic())
         if self._process is None:
             if time.monotonic() >= self._next_start_at:
                 self._start(container_ended)
@@ -145,6 +154,10 @@ class PodLog:
             for line in lines:
                 if not self._discarding:
                     yield from self._read_line(line)
+        silent_since = max(self._end_seen_at, self.last_read_at)
+        if not ended and not self._ended_before and time.monotonic() - silent_since > _SILENT_S:
+            kill_group(self._process)
+            ended = True
         if ended:
             self._end()
 
@@ -189,6 +202,17 @@ class PodLog:
         # new proves that the log is complete.
         self.failures = self.failures + 1 if code and self._ended_before else 0
         self.complete = self._ended_before and code == 0 and not self._discarding and not self._has_news
+        if self.complete and self._buffer:
+            self._take_unended(self._buffer)
+
+    def _take_unended(self, line: bytes) -> None:
+        """Take the last line of a complete log, which its writer has not ended: a rank that was killed, for one."""
+        timestamp = _TIMESTAMP.match(line)
+        text = line[timestamp.end() :] if timestamp else line
+        if not text.startswith(PREFIX):
+            self._copy(text + b"\n")
+            self._log.flush()
+            self._on_text([text.decode(errors="replace")])
 
     def _read_line(self, line: bytes) -> Iterator[dict[str, Any]]:
         timestamp = _TIMESTAMP.match(line)
@@ -273,31 +297,48 @@ class PodLogs:
 
     def poll(self) -> None:
         """Read the logs of the pods that have started, without waiting."""
+        being_read = sum(pod.name in self._logs and not self._is_settled(pod) for pod in self._pods)
         for pod in self._pods:
             if pod.state == "waiting":
                 continue
             log = self._logs.get(pod.name)
             if log is None:
-                if sum(log.is_open for log in self._logs.values()) >= _MAX_STREAMS:
+                if being_read >= _MAX_STREAMS:
                     continue
+                being_read += 1
                 with contextlib.suppress(OSError):
                     log = self._logs[pod.name] = PodLog(self._kubectl, pod, None, self._folder, lambda lines: None)
-            if log is not None and log.failures < _MAX_FAILURES:
+            if log is not None and not self._is_settled(pod):
                 for _ in log.read(container_ended=pod.state == "ended", share=_MAX_STREAMS):
                     pass
-                if log.complete or log.failures >= _MAX_FAILURES:
+                if self._is_settled(pod):
                     # Of thousands of pods, no file stays open.
                     log.close()
 
-    def close(self, pods: list[PodStatus]) -> None:
-        """Fetch the logs that are still missing, for at most ten seconds, and end all streams."""
-        self.take_pods(pods)
-        deadline = time.monotonic() + _FETCH_S
-        while time.monotonic() < deadline:
+    def read_to_end(
+        self, pods: Sequence[PodStatus], limit_s: float, keep_waiting: Callable[[], bool] = lambda: True
+    ) -> set[str]:
+        """Read the logs of pods that have ended. Returns the names of those whose log was not read to its end."""
+        self.take_pods(list(pods))
+        ended = [pod for pod in pods if pod.state == "ended"]
+        deadline = time.monotonic() + limit_s
+        while True:
             self.poll()
-            logs = [self._logs.get(pod.name) for pod in pods if pod.state == "ended"]
-            if all(log is not None and (log.complete or log.failures >= _MAX_FAILURES) for log in logs):
-                break
+            if all(map(self._is_settled, ended)) or time.monotonic() >= deadline or not keep_waiting():
+                return {pod.name for pod in ended if not self._is_complete(pod)}
             time.sleep(0.1)
+
+    def close(self, pods: Sequence[PodStatus]) -> None:
+        """Fetch the logs that are still missing, for at most ten seconds, and end all streams."""
+        self.read_to_end(pods, _FETCH_S)
         for log in self._logs.values():
             log.close()
+
+    def _is_complete(self, pod: PodStatus) -> bool:
+        log = self._logs.get(pod.name)
+        return log is not None and log.complete
+
+    def _is_settled(self, pod: PodStatus) -> bool:
+        """Return whether the log of a pod has been read, or cannot be fetched."""
+        log = self._logs.get(pod.name)
+        return log is not None and (log.complete or log.failures >= _MAX_FAILURES)

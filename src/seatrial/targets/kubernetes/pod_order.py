@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Iterable, Sequence
 
 from seatrial.targets.kubernetes.pods import DELETED, PodStatus, seconds_of
+
+_LONG_ENOUGH_S = 12.0
+"""For which one pod of a training must be listed as running after the end of another one, so that no rank of it had
+failed before that end. Its last rank ends at most 6 s after the first that failed (``worker/train_spawn.py``), and its
+kubelet tells that up to 5 s late."""
 
 
 class PodOrder:
@@ -23,10 +30,19 @@ class PodOrder:
         self._ended_in: dict[str, int] = {}
         """uid -> number of the first list that showed that the pod had ended by itself."""
 
-    def take(self, pods: Iterable[PodStatus]) -> None:
-        """Take a list of the pods, with those that it no longer has."""
+        self._end_listed_at: dict[str, float] = {}
+        """uid -> when the first list came that showed the pod as ended (``time.monotonic``)."""
+        self._running_at: dict[str, float] = {}
+        """uid -> when the last list was asked for that did not show the pod as ended."""
+
+    def take(self, pods: Iterable[PodStatus], *, asked_at: float) -> None:
+        """Take a list of the pods that was asked for then, with those that it no longer has."""
         self._lists += 1
         for pod in pods:
+            if pod.state == "ended":
+                self._end_listed_at.setdefault(pod.uid, time.monotonic())
+            elif not pod.stop:
+                self._running_at[pod.uid] = asked_at
             if pod.stop:
                 self.stopped[pod.uid] = pod
                 self._stopped_in.setdefault(pod.uid, self._lists)
@@ -37,6 +53,13 @@ class PodOrder:
     def stopped_in(self, pod: PodStatus) -> int:
         """Return the number of the first list that showed the pod as stopped."""
         return self._stopped_in.get(pod.uid, self._lists)
+
+    def first_to_end(self, pods: Sequence[PodStatus]) -> PodStatus | None:
+        """Return the one that ended while all the others ran on long enough; None where no lists show such a pod."""
+        first = min(pods, key=lambda pod: self._end_listed_at.get(pod.uid, math.inf))
+        since = self._end_listed_at.get(first.uid, math.inf) + _LONG_ENOUGH_S
+        ran_on = all(self._running_at.get(pod.uid, -math.inf) >= since for pod in pods if pod != first)
+        return first if ran_on else None
 
     def may_follow(self, pod: PodStatus, end: PodStatus, *, with_run: bool) -> bool:
         """Return whether controllers may have deleted ``pod`` because ``end`` had ended by itself.

@@ -105,6 +105,11 @@ class PodStatus:
         return code > _SIGNALED and code not in _ENDED_BY_REQUEST and not self.stop
 
     @property
+    def never_ran(self) -> bool:
+        """Whether it failed before its container ran, as one that its kubelet refuses; ``end`` says why."""
+        return self.state == "ended" and self.exit_code is None and not self.stop
+
+    @property
     def is_explained(self) -> bool:
         """Whether the cluster has told all that it ever tells of the pod's end."""
         return self.is_final or self.stop not in ("", DELETED)

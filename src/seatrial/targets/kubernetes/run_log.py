@@ -7,11 +7,10 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from seatrial.conductor.program_failures import Exit, fabric_error
 from seatrial.errors import RequestError
 from seatrial.evidence.findings import Finding
 from seatrial.judge.conclude import conclude
@@ -28,6 +27,8 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.targets.job import Job, Processes
+from seatrial.targets.kubernetes.pod_failures import first_to_fail, says_nothing, shown_by, undecided
+from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.launcher_messages import reason
 from seatrial.targets.processes import read_tail
@@ -42,11 +43,11 @@ _OWN_END = re.compile(
 )
 """What an mpirun prints before it ends because of a rank, with the exit code of that rank: Open MPI 4 and 5, hydra."""
 _KILLED = 128 + signal.SIGKILL
-_SIGNALED = 128
-"""Higher exit codes stand for a signal."""
 _ERROR = "Error: "
 _LAST_LINES = 20
 _LAST_BYTES = 16_000
+_JUDGED_BYTES = 1 << 20
+"""The end of a log that is searched for the failures of ranks. C++ prints a stack of kilobytes for each of them."""
 _DAMAGE_CHARS = 200
 _MOST_RESULT_LINES = 1_000
 _LINE_CHARS = 4_000
@@ -362,7 +363,8 @@ class RunLog:
 
     def last_line(self, pod: PodStatus) -> str:
         """Return the last line that a pod has printed, in quotes; empty if there is none."""
-        return next((quoted(line.strip()) for line in reversed(self._last_lines(pod)) if line.strip()), "")
+        line = self._last_line(pod)
+        return line and quoted(line)
 
     def launcher_was_killed(self, pod: PodStatus) -> bool:
         """Return whether something killed the launcher of MPI, which then says nothing.
@@ -396,12 +398,27 @@ class RunLog:
         """Whether rank 0 of a training without a conductor has printed its result."""
         return bool(self._result)
 
-    def end_by_exit_codes(self, pods: Sequence[PodStatus], *, under_mpi: bool, prints_result: bool = True) -> None:
+    def end_by_exit_codes(
+        self,
+        pods: Sequence[PodStatus],
+        *,
+        under_mpi: bool,
+        prints_result: bool = True,
+        unread: Collection[str] = (),
+        order: PodOrder | None = None,
+    ) -> None:
         """Record the outcome of a program without a conductor.
 
         A training has succeeded when rank 0 has printed its result, which it does when all ranks have ended their work,
         and no pod contradicts that. An exit code of 0 alone is no proof: the mpirun of Open MPI 5.0.7 ends with it
-        although it has lost a daemon. ``prints_result``: False for a script, which prints nothing that is known here.
+        although it has lost a daemon.
+
+        Args:
+            pods: All pods of the run.
+            under_mpi: Whether the launcher of MPI decides; a worker decides only where it was killed.
+            prints_result: False for a script, which prints nothing that is known here.
+            unread: Names of pods whose log was not read to its end.
+            order: What the lists of the pods showed first.
         """
         judged = [pod for pod in pods if pod.is_launcher] if under_mpi else list(pods)
         first = next((pod for pod in judged if pod.is_launcher or pod.number == 0), None)
@@ -411,7 +428,8 @@ class RunLog:
         # The operators delete the others when the first one has succeeded, before their kubelets say how they ended.
         judged = [pod for pod in judged if not (has_result and pod.deleted and pod.exit_code is None)]
         failed = [pod for pod in judged if pod.exit_code not in (0, 130)]
-        failed += [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed]
+        # mpirun ends because of a worker that was killed.
+        failed = [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed] or failed
         if self._result:
             self._add(ResultEvent(kind="result", gen=0, rank=0, lines=self._result))
         if not failed and judged and not has_result and all(pod.exit_code == 0 for pod in judged):
@@ -419,16 +437,28 @@ class RunLog:
             what = "the training printed no result" if prints_result else "mpirun reported the loss of a node"
             self.fail(where, f"{where.end}, but {what}: nothing shows that all ranks ended")
             return
-        worst = min(failed, key=self._follows_another, default=None)
-        if worst is None:
+        refused = next((pod for pod in judged if pod.exit_code == RequestError.exit_code), None)
+        if failed and refused:
+            said = _error(self._last_lines(refused))
+            self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
+            return
+        lines = {pod: self._last_output(pod, _JUDGED_BYTES).splitlines() for pod in failed}
+        missed = (
+            self._result
+            and not (under_mpi or unread)
+            and all(pod.exit_code == 1 and says_nothing(lines[pod]) for pod in failed)
+        )
+        if not failed or (missed and len(failed) == len(judged)):
+            # Each rank of a training that misses its target ends with 1.
             code = max((pod.exit_code or 0 for pod in judged), default=0)
             self._outcome("ended", "all pods have ended", code=code)
             return
-        refused = next((pod for pod in judged if pod.exit_code == RequestError.exit_code), None)
-        lines = self._last_lines(refused or worst)
-        if refused:
-            said = _error(lines)
-            self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
+        shown = shown_by(lines, unread)
+        is_only = len(judged) == 1 and failed == judged
+        worst = failed[0] if is_only else first_to_fail(shown, order or PodOrder())
+        if worst is None:
+            last = [f"{pod.name}: {line}" for pod in failed if (line := self._last_line(pod))]
+            self._outcome("failed", undecided(shown), last[:_LAST_LINES])
         else:
             self.fail(worst, worst.end or worst.stop or "has not ended")
 
@@ -472,8 +502,7 @@ class RunLog:
 
     def _not_found(self, pod: PodStatus) -> str:
         """Return the last line of a pod whose command, or the interpreter in it, does not exist or is no program."""
-        lines = [line for line in self._last_lines(pod) if line.strip()]
-        return lines[-1].strip() if pod.exit_code in (126, 127) and lines else ""
+        return self._last_line(pod) if pod.exit_code in (126, 127) else ""
 
     def _is_placed_by_mpi(self) -> bool:
         """Return whether the number of a pod is not that of its node, as MPI places the ranks."""
@@ -512,20 +541,14 @@ class RunLog:
         self._on_event(added)
         return added
 
-    def _follows_another(self, pod: PodStatus) -> tuple[bool, bool, bool, bool]:
-        """Sort key: a failure that follows from another pod's comes last (deleted, mpirun, no signal, lost its peers).
-
-        mpirun ends with 255 when it has lost a node, as if by a signal.
-        """
-        code = pod.exit_code or 0
-        last = Exit(rank=0, code=code, ours=False, at=0.0, last_lines=tuple(self._last_lines(pod)))
-        return pod.deleted, pod.is_launcher, code <= _SIGNALED, bool(fabric_error(last))
-
     def _last_lines(self, pod: PodStatus) -> list[str]:
         return self._last_output(pod).splitlines()[-_LAST_LINES:]
 
-    def _last_output(self, pod: PodStatus) -> str:
-        return read_tail(self._folder / f"{pod.name}.log", _LAST_BYTES)
+    def _last_line(self, pod: PodStatus) -> str:
+        return next((line.strip() for line in reversed(self._last_lines(pod)) if line.strip()), "")
+
+    def _last_output(self, pod: PodStatus, max_bytes: int = _LAST_BYTES) -> str:
+        return read_tail(self._folder / f"{pod.name}.log", max_bytes)
 
 
 def _nodes_of(pods: Iterable[PodStatus]) -> dict[int, str]:

@@ -1,0 +1,229 @@
+"""Which pod of a training without a conductor is named: the one whose rank failed by itself, never one that lost it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.test_interrupted_pods import ended
+from kubernetes.test_run_log import Heard, ended_pod, training
+
+from seatrial.targets.kubernetes.pod_order import PodOrder
+from seatrial.targets.kubernetes.pods import PodStatus
+
+CLOSED = "RuntimeError: [/__w/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:63200. This is"
+_LIBRARY = "Process group watchdog thread terminated with exception: "
+_PEER_LEFT = "NCCL error: remote process exited or there was a network error, NCCL version 2.27.7"
+_BROKEN = "CUDA error: uncorrectable ECC error encountered"
+
+
+def _lost(rank: int) -> str:
+    return f"seatrial: rank {rank} of 6 failed in step 7 backward: {CLOSED}"
+
+
+def _own(rank: int, error: str = "ValueError: bad batch") -> str:
+    return f"seatrial: rank {rank} of 6 failed in step 7 forward: {error}"
+
+
+def _aborted(rank: int, why: str) -> list[str]:
+    frames = [f"frame #{number}: clone + 0x44 (0x7f in /lib/libc.so.6)" for number in range(30)]
+    return [
+        f"[rank{rank}]:[E ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] {_LIBRARY}{why}",
+        "terminate called after throwing an instance of 'c10::DistBackendError'",
+        f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank {rank}] {_LIBRARY}{why}",
+        *frames,
+        f"seatrial: rank {rank} was killed by SIGABRT",
+    ]
+
+
+_HONEST = [_lost(0), _lost(1), _lost(2)]
+
+
+def _said(
+    folder: Path,
+    *logs: Sequence[str],
+    codes: Sequence[int] = (),
+    unread: Sequence[str] = (),
+    order: PodOrder | None = None,
+) -> str:
+    """Return the text of the outcome of a training whose pods printed this and ended."""
+    for number, lines in enumerate(logs):
+        (folder / f"t-{number}.log").write_text("".join(f"{line}\n" for line in lines))
+    heard = Heard(folder, None)
+    pods = [ended_pod(number, codes[number] if codes else 1) for number in range(len(logs))]
+    heard.run_log.end_by_exit_codes(pods, under_mpi=False, unread=unread, order=order)
+    outcome = heard.outcome(training())
+    assert outcome["how"] == "failed"
+    return str(outcome["text"])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # A peer of the same pod complains after the rank that failed.
+        [_lost(4), "seatrial: rank 5 was killed by SIGKILL", _lost(3)],
+        ["seatrial: rank 5 was killed by signal 34", _lost(3)],
+        ["seatrial: rank 5 ended with exit code 7", _lost(3)],
+        [_own(3, "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. can't allocate memory"), _lost(4)],
+        [_own(3, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"), _lost(4), _lost(5)],
+        [_own(3, "AcceleratorError: " + _BROKEN), *_aborted(4, _PEER_LEFT)],
+        [_own(3, "DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error"), _lost(4)],
+        ["seatrial: rank 3 of 6 lost its peers in step 7: DistBackendError: NCCL error: x.cpp:9, unhandled cuda error"],
+        _aborted(3, _BROKEN),
+        [*_aborted(4, _PEER_LEFT), *_aborted(3, _BROKEN)],
+        # Not by a library that lost a peer.
+        [*_aborted(4, _PEER_LEFT), "double free or corruption", "seatrial: rank 3 was killed by SIGABRT"],
+        # It says more than 20 lines after that.
+        [_own(3), *(f"frame #{number}" for number in range(300)), _lost(4)],
+        # No rank could say anything.
+        ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'torch'"],
+    ],
+    ids=range(13),
+)
+@pytest.mark.parametrize("witness", [_HONEST, _aborted(0, _PEER_LEFT)], ids=["gloo", "nccl"])
+def test_the_pod_with_a_failure_that_is_not_of_the_fabric(witness: list[str], lines: list[str], tmp_path: Path) -> None:
+    assert _said(tmp_path, witness, lines) == "pod t-1 on node gpu-1 ended with exit code 1"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "seatrial: rank 0 of 6 lost its peers in load data: rank 0 could not read the data set",
+        "seatrial: rank 0 of 6 failed in step 7: DistNetworkError: Failed to recv, got 0 bytes. Connection was likely",
+        "seatrial: rank 0 of 6 failed in step 7: DistBackendError: NCCL error in: x.cpp:94, remote process exited",
+        "[rank0]: torch.distributed.DistNetworkError: Broken pipe",
+    ],
+)
+def test_a_rank_that_lost_its_peers_is_a_witness_in_any_words(line: str, tmp_path: Path) -> None:
+    assert _said(tmp_path, [line], [_own(3)]) == "pod t-1 on node gpu-1 ended with exit code 1"
+
+
+def test_pods_that_all_lost_their_peers_name_nobody(tmp_path: Path) -> None:
+    assert _said(tmp_path, _HONEST, [_lost(3)]) == (
+        "the connection between pods t-0 on node gpu-1 and t-1 on node gpu-1 was lost; nothing shows which node is at"
+        " fault"
+    )
+    # Another one was stopped from within.
+    assert _said(tmp_path, _HONEST, ["seatrial: stopped on request"], codes=[1, 130]) == (
+        "the connection to others of pod t-0 on node gpu-1 was lost; nothing shows which node is at fault"
+    )
+    assert _said(tmp_path, _HONEST) == "pod t-0 on node gpu-1 ended with exit code 1"
+
+
+def test_a_log_that_was_not_read_accuses_and_excuses_nobody(tmp_path: Path) -> None:
+    assert _said(tmp_path, [], [_lost(3)], [_own(5)], unread=["t-0"]).startswith("pod t-2 on")
+    assert _said(tmp_path, [_lost(0)], [_own(3)], unread=["t-0", "t-1"]).startswith("pod t-1 on")
+    assert _said(tmp_path, [], [_lost(3)], [_lost(5)], unread=["t-0"]) == (
+        "the connection between pods t-1 on node gpu-1 and t-2 on node gpu-1 was lost; the log of pod t-0 on node gpu-1"
+        " was not read to its end; nothing shows which node is at fault"
+    )
+    # The cluster says how this one ended.
+    assert _said(tmp_path, [], [_lost(3)], codes=[137, 1], unread=["t-0"]).startswith("pod t-0 on")
+
+
+def test_a_pod_that_has_not_ended_is_not_blamed(tmp_path: Path) -> None:
+    """Its node may have died, and the other pod noticed first."""
+    (tmp_path / "t-1.log").write_text(f"{_lost(1)}\n")
+    heard = Heard(tmp_path, None)
+    silent = replace(ended_pod(0, 0), state="running", exit_code=None, end="")
+    heard.run_log.end_by_exit_codes([silent, ended_pod(1, 1)], under_mpi=False)
+    assert heard.outcome(training())["text"] == (
+        "the connection to others of pod t-1 on node gpu-1 was lost; pod t-0 on node gpu-1 has not ended; nothing shows"
+        " which node is at fault"
+    )
+
+
+def test_a_kill_comes_before_an_error_that_may_follow_from_it(tmp_path: Path) -> None:
+    assert _said(tmp_path, [_own(0)], ["seatrial: rank 3 was killed by SIGKILL"]).startswith("pod t-1 on")
+    # Somebody stops a rank by this one.
+    both = _said(tmp_path, [_own(0)], ["seatrial: rank 3 was killed by SIGTERM"])
+    assert both.endswith("failed, and nothing shows which of them failed first")
+
+
+@pytest.mark.parametrize(("ran_on_s", "named"), [(4.0, False), (30.0, True)])
+def test_of_two_that_failed_by_themselves_the_lists_decide(
+    ran_on_s: float, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, now = PodOrder(), 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pods = [replace(ended_pod(number, 1), uid=f"u{number}") for number in (0, 1)]
+    still: list[PodStatus] = [replace(pod, state="running", exit_code=None, end="") for pod in pods]
+    for at, listed in ((100.0, still), (102.0, [still[0], pods[1]]), (102.0 + ran_on_s, [still[0], pods[1]])):
+        now = at
+        order.take(listed, asked_at=at)
+    now += 2.0
+    order.take(pods, asked_at=now)
+    for pod in pods:
+        (tmp_path / f"{pod.name}.log").write_text(f"{_own(3 * pod.number)}\n")
+    heard = Heard(tmp_path, None)
+    heard.run_log.end_by_exit_codes(pods, under_mpi=False, order=order)
+    text = heard.outcome(training())["text"]
+    assert text == (
+        "pod t-1 on node gpu-1 ended with exit code 1"
+        if named
+        else "pods t-0 on node gpu-1 and t-1 on node gpu-1 failed, and nothing shows which of them failed first"
+    )
+
+
+def test_a_training_that_misses_its_target_names_no_pod(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_text(["trained 4 of 4 steps: loss 0.1", "accuracy 0.5 is below the target of 0.9"])
+    heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
+    found = heard.outcome(training())
+    assert (found["how"], found["code"]) == ("ended", 1)
+
+
+def _stamped(line: str) -> str:
+    return f"echo '2026-01-01T00:00:09Z {line}'"
+
+
+def test_the_logs_of_all_pods_are_read_before_the_verdict(tmp_path: Path) -> None:
+    """More than are read at the same time; the cause is in one of the last."""
+    count, culprit = 44, 41
+    for name, entry in (("running.json", running), ("ended.json", lambda number: ended(number, 1))):
+        items = [entry(number) for number in range(count)]
+        for number, item in enumerate(items):
+            item["metadata"] = {**item["metadata"], "creationTimestamp": f"2026-01-01T00:00:{number:02}Z"}
+        (tmp_path / name).write_text(json.dumps({"items": items}))
+    go = tmp_path / "go"
+    follows = f'case "$*" in *--follow*) touch {tmp_path}/followed; while [ ! -e {go} ]; do sleep 0.2; done;; esac'
+    state = f"elif [ -e {tmp_path}/followed ]; then touch {go}; cat {tmp_path}/ended.json; else cat {tmp_path}/running"
+    cluster = Cluster(
+        tmp_path,
+        [],
+        ("'get pods'*", f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/none; {state}.json; fi"),
+        ("'logs trial-1-0-x'*", f"{follows}; {_stamped(_lost(0))}"),
+        (f"'logs trial-1-{culprit}-x'*", f"{follows}; sleep 1.5; {_stamped(_own(3))}"),
+        ("logs*", f"{follows}; sleep 1.5; {_stamped(_lost(0))}"),
+    )
+    attempt = cluster.attempt_at(replace(training(), nodes=count, detail=cluster.job.detail))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert outcome["text"] == f"pod trial-1-{culprit}-x on node gpu-{culprit} ended with exit code 1"
+
+
+def test_a_pod_that_ends_while_the_verdict_waits_is_heard(tmp_path: Path) -> None:
+    before, after = [running(number) for number in range(3)], [ended(number, 1) for number in range(3)]
+    lists = [before, [before[0], before[1], after[2]], *[[after[0], before[1], after[2]]] * 2, after]
+    until_last = f"while [ $(cat {tmp_path}/turn) -lt {len(lists) - 1} ]; do sleep 0.1; done"
+    late = f'case "$*" in *--follow*) {until_last};; esac; {_stamped(_lost(1))}'
+    cluster = Cluster(
+        tmp_path,
+        after,
+        listed_in_turn(lists, tmp_path),
+        ("'logs trial-1-0-x'*", _stamped(_lost(0))),
+        ("'logs trial-1-1-x'*", late),
+        ("'logs trial-1-2-x'*", _stamped(_own(2))),
+    )
+    attempt = cluster.attempt_at(replace(training(), nodes=3, detail=cluster.job.detail))
+    attempt.run()
+    assert (tmp_path / "trial-1-1-x.log").read_text() == f"{_lost(1)}\n"
+    assert attempt.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert outcome["text"] == "pod trial-1-2-x on node gpu-2 ended with exit code 1"
