@@ -180,6 +180,7 @@ def test_more_numbers_than_the_file_has_are_refused() -> None:
 _STORAGE = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0000X\3\0\0\0cpuK\4tQ"
 _HOOKS = b"\x89ccollections\nOrderedDict\n)RtR"
 _REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n("
+_FOUR = _REBUILD + _STORAGE + b"K\0K\4\x85K\1\x85" + _HOOKS
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,20 @@ _REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n("
         # a list in a list twice, and a key that is such a tuple: forty times over nobody prints or hashes it
         (b"]q\0]h\0ah\0a", "one part in two places"),
         (b"}K\1q\0h\0\x86K\1s", "one part in two places"),
-        (b"}K\1K\2\x86K\1s", "a key that is no text and no number"),
+        (b"}K\1K\2\x86K\1s", "a key that is no text and no small number"),
+        # numbers of one hash: a dict of a million takes hours
+        (
+            b"}\x8a\x09" + ((1 << 61) - 1 << 8).to_bytes(9, "little") + b"K\1s",
+            "a key that is no text and no small number",
+        ),
+        # a tensor where a tuple belongs: each of its numbers would become a tensor
+        (_REBUILD + _STORAGE + b"K\0" + _FOUR + b"K\1\x85" + _HOOKS, "no usable shape"),
+        (_REBUILD + _STORAGE + b"K\0K\4\x85" + _FOUR + _HOOKS, "no usable shape"),
+        (_REBUILD[:-1] + _FOUR + b"R", "more than tensors and primitives"),
+        (_FOUR + b"Q", "more than tensors and primitives"),
+        # a product of so many numbers takes hours
+        (_REBUILD + _STORAGE + b"K\0(" + b"K\7" * 17 + b"tK\1\x85" + _HOOKS, "no usable shape"),
+        (b"(" + b"]" * (1 << 22) + b"t", "more than 4194304 values"),
         (b"]" * 50 + b"a" * 49, "parts within parts without end"),
         # an element of a tensor is set, and more of what torch has names for
         (_REBUILD + _STORAGE + b"K\0K\4\x85K\1\x85" + _HOOKS + b"K\0K\1s", "more than tensors and primitives"),
@@ -207,11 +221,24 @@ _REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n("
         (b"t", "damaged"),
         (b"R", "damaged"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 def test_what_a_pickle_asks_for_beyond_tensors_and_primitives_is_refused(opcodes: bytes, reason: str) -> None:
     planted = _with_parts(_saved({"a": torch.zeros(4)}), data=b"\x80\2" + opcodes + b".")
     with pytest.raises(RefusedContentError, match=reason):
+        load_plain(planted)
+
+
+@pytest.mark.parametrize(
+    "key", [b"G\x7f\xf8" + bytes(6), b"G\x7f\xf8" + bytes(6) + b"\x85", b"K\0", b"N", b"X\3\0\0\0nan"], ids=repr
+)
+def test_numbers_are_copied_once_whatever_their_key_is(key: bytes) -> None:
+    """NaN is equal to no earlier key, and so is a tuple that holds one."""
+    storage = _STORAGE.replace(b"X\1\0\0\0000", key)
+    planted = _with_parts(
+        _saved({"a": torch.zeros(4)}), data=b"\x80\2" + _REBUILD + storage + b"K\0K\4\x85K\1\x85" + _HOOKS + b"."
+    )
+    with pytest.raises(RefusedContentError, match="numbers under a key of another form"):
         load_plain(planted)
 
 

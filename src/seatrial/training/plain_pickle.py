@@ -38,6 +38,8 @@ _DTYPES = {
 _TENSOR, _DICT = "torch._utils._rebuild_tensor_v2", "collections.OrderedDict"
 _MOST_DEPTH = 20
 _MOST_DIMENSIONS = 16
+_MOST_VALUES = 1 << 22
+"""An empty list is one byte in the file and 80 in memory. A model of 1,000 tensors has 40,000 values."""
 _PRIMITIVES = (type(None), bool, int, float, str)
 
 
@@ -49,7 +51,10 @@ class Records(Protocol):
     """The parts of the file beside the pickle."""
 
     def __call__(self, key: str) -> bytearray:
-        """Return a copy of the numbers of a storage. Raises RefusedContentError where there are none."""
+        """Return a copy of the numbers of a storage. Raises RefusedContentError where there are none.
+
+        Called once for each key, so that what is copied is no more than the file.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +132,11 @@ class _Interpreter:
 
     def run(self) -> Any:
         """Return the one value that is left at the end."""
+        pushed = 0
         while (opcode := self._take(1)) != b".":
             if push := self._push_of.get(opcode):
+                pushed += 1
+                _require(pushed <= _MOST_VALUES, f"more than {_MOST_VALUES} values")
                 self._stack.append(push())
             elif change := self._change_of.get(opcode):
                 change()
@@ -179,8 +187,9 @@ class _Interpreter:
     def _set(self, pairs: list[Any]) -> None:
         _require(type(self._stack[-1]) is dict, "more than tensors and primitives")
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            # Of a tuple the hash could take for ever.
-            _require(type(key) in (str, int), "a key that is no text and no number")
+            # Of a tuple the hash could take for ever, and so do numbers that have one hash: equal modulo 2**61 - 1.
+            small = type(key) is int and abs(key) < 1 << 31
+            _require(type(key) is str or small, "a key that is no text and no small number")
             self._stack[-1][key] = value
 
     def _call(self, function: Any, arguments: Any) -> Any:
@@ -188,13 +197,20 @@ class _Interpreter:
         if name == _DICT and arguments == ():
             return {}
         _require(name == _TENSOR, name if re.fullmatch(r"[\w.]{1,100}", name) else "more than tensors and primitives")
+        # Of a tensor in its place each number would become a tensor.
+        _require(type(arguments) is tuple, "more than tensors and primitives")
         storage, offset, shape, strides, _, hooks, *more = arguments
         _require(isinstance(storage, _Storage) and hooks == {} and not more, "more than tensors and primitives")
         return _tensor(storage.values, offset, shape, strides)
 
     def _storage(self, saved_id: Any) -> _Storage:
+        _require(type(saved_id) is tuple, "more than tensors and primitives")
         word, kind, key, _, num_elements = saved_id
         _require(word == "storage" and isinstance(kind, _Global), "more than tensors and primitives")
+        # As torch.save names them. A key that equals no key, such as NaN, would have its numbers copied each time.
+        _require(
+            type(key) is str and re.fullmatch("[0-9]{1,9}", key) is not None, "numbers under a key of another form"
+        )
         dtype = _DTYPES.get(kind.name)
         if dtype is None:
             raise RefusedContentError("its numbers have a type that no checkpoint needs")
@@ -213,12 +229,13 @@ def _values(content: bytearray, dtype: torch.dtype) -> Tensor:
 
 
 def _tensor(values: Tensor, offset: Any, shape: Any, strides: Any) -> Tensor:
-    numbers = (offset, *shape, *strides)
-    if any(type(number) is not int or number < 0 for number in numbers) or not len(shape) == len(strides):
+    if type(shape) is not tuple or type(strides) is not tuple or not len(shape) == len(strides) <= _MOST_DIMENSIONS:
+        raise RefusedContentError("a tensor in it has no usable shape")
+    if any(type(number) is not int or number < 0 for number in (offset, *shape, *strides)):
         raise RefusedContentError("a tensor in it has no usable shape")
     size = math.prod(shape)
     last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
-    if len(shape) > _MOST_DIMENSIONS or size > values.numel() or (size and last >= values.numel()):
+    if size > values.numel() or (size and last >= values.numel()):
         raise RefusedContentError("a tensor in it is larger than its numbers")
     return values.as_strided(shape, strides, offset) if size else values.new_empty(shape)
 
