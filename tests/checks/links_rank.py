@@ -1,6 +1,6 @@
 """One rank of the links check as a process: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S LIE``.
 
-It answers one round and prints its measurements and facts as a line of JSON.
+It answers one round and prints its measurements, facts and phases as a line of JSON.
 """
 
 from __future__ import annotations
@@ -63,4 +63,5 @@ store.add("left", 1)
 if rank == 0:
     while store.add("left", 0) < size:
         pass
-print(json.dumps([[item.to_json() for item in items] for items in (context.measurements, context.facts)]))
+items = ([item.to_json() for item in items] for items in (context.measurements, context.facts))
+print(json.dumps([*items, context.phases]))

@@ -20,6 +20,7 @@ from seatrial.checks.links.params import Params
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact
 from seatrial.rank import groups
+from seatrial.rank.meeting import MeetingError
 
 
 def _evidence(ways: Mapping[int, object], nodes: int = 4, nproc_per_node: int = 1) -> Evidence:
@@ -112,7 +113,7 @@ NAME = {"store": {"host": "localhost", "port": 2}}
 )
 def test_a_first_rank_without_an_address_is_named(shared: dict[str, Any]) -> None:
     context = FakeContext(check="links", rank=1, world_size=2, given=shared)
-    with pytest.raises(ValueError, match="rank 0 shared no address of its store"):
+    with pytest.raises(MeetingError, match="rank 0 shared no address of its store"):
         groups.join_store(context, timedelta(seconds=30))
 
 

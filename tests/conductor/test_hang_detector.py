@@ -8,7 +8,7 @@ import pytest
 from conductor.simulated_records import BEHIND, INSIDE
 
 from seatrial.conductor.hang_detector import MAX_STACKS, HangDetector
-from seatrial.conductor.rank_status import Suspicion
+from seatrial.conductor.rank_status import Suspicion, dead
 from seatrial.protocol.timeouts import PATIENCE_S
 
 
@@ -386,3 +386,14 @@ def test_stacks_of_as_many_hosts_as_possible_are_requested() -> None:
     hang_detector = HangDetector({rank: f"host {rank // 8}" for rank in range(8 * MAX_STACKS)}, 100.0, 0.0)
     hang_detector.begin(range(8 * MAX_STACKS), 100.0, 0.0, together=True)
     assert _request_stacks(hang_detector, PATIENCE_S) == list(range(0, 8 * MAX_STACKS, 8))
+
+
+@pytest.mark.parametrize(
+    ("phase", "num_hosts", "guilty"),
+    [("bootstrap/meet at the store", 2, set()), ("bootstrap/meet at the store", 1, {1}), ("training/step 1", 2, {1})],
+)
+def test_a_rank_that_others_may_have_ended_is_not_left_out(phase: str, num_hosts: int, guilty: set[int]) -> None:
+    """Another rank may have sent the bytes that ended it while it connected."""
+    detector = HangDetector({0: "a", 1: "b"}, 100.0, 0.0)
+    detector.suspect(dead(1, phase, -11, is_oom=False, num_hosts=num_hosts), 1.0)
+    assert detector.guilty() == guilty

@@ -233,11 +233,13 @@ class HangDetector:
         return [rank for rank in ranks if rank not in self.stacks][:MAX_STACKS]
 
     def guilty(self) -> set[int]:
-        """Return the ranks that are at fault, without those that only complained of the fabric or waited."""
+        """Return the ranks that are at fault, without those that only complained of the fabric or waited, and those
+        that another one may have ended."""
         return {
             suspicion.rank
             for suspicion in self.suspicions
             if suspicion.rank is not None
+            and not suspicion.may_come_from_others
             and (
                 suspicion.how in ("dead", "frozen", "absent", "late")
                 or (suspicion.how == "error" and suspicion.detail != "fabric")

@@ -11,12 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from seatrial.conductor.cancellation import is_stop_signal
+from seatrial.conductor.origin import brief
+from seatrial.protocol.connecting import may_come_from_others
 from seatrial.protocol.timeouts import PATIENCE_S, STUCK_S, patience_s
 
 _WAITS = (
     "/torch/distributed/",
     "/torch/cuda/",
-    "/seatrial/rank/groups.py",
+    *(f"/seatrial/rank/{name}.py" for name in ("groups", "gloo_store")),
     *(f"/seatrial/mpi_backend/{name}.py" for name in ("register", "group", "lane", "library", "work")),
     "wait_for_others",
 )
@@ -84,12 +87,27 @@ class Suspicion:
     detail: str = ""
     stopped_from_outside: bool = False
     """The rank was ended by a signal that somebody sends to stop a job. Not in the event: its detail has the code."""
+    may_come_from_others: bool = False
+    """Another rank may have ended it, since it was connecting to other hosts. Not in the event."""
 
     def to_json(self) -> dict[str, object]:
         """Return the entry of the event."""
         subject: dict[str, object] = {"rank": self.rank} if self.node is None else {"node": self.node}
         waited_s = round(self.waited_s, 1)
         return {**subject, "how": self.how, "phase": self.phase, "waited_s": waited_s, "detail": self.detail}
+
+
+def dead(rank: int, phase: str, code: object, *, is_oom: bool, num_hosts: int) -> Suspicion:
+    """Return that the process of a rank is gone. ``num_hosts``: those of all ranks of the generation."""
+    number = code if isinstance(code, int) else 0
+    return Suspicion(
+        how="dead",
+        rank=rank,
+        phase=phase,
+        detail=f"exit code {brief(code)}",
+        stopped_from_outside=is_stop_signal(number),
+        may_come_from_others=num_hosts > 1 and may_come_from_others(phase, number, is_oom=is_oom),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,10 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
 
 from seatrial.conductor.base import END_S, BaseConductor
-from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.hang_detector import GRACE_S, HangDetector
 from seatrial.conductor.origin import MAX_STACK_CHARS, brief
-from seatrial.conductor.rank_status import RankStatus, Suspicion
+from seatrial.conductor.rank_status import RankStatus, Suspicion, dead
 from seatrial.conductor.steps import StepPlan, next_generation, ranges, without_network
 from seatrial.protocol.commands import AgentReport, DumpStack, NodeStepCommand, Quit, StartWorkers, StepCommand
 from seatrial.protocol.events import (
@@ -379,10 +378,8 @@ class TrialConductor(BaseConductor):
 
     def _receive_death(self, event: ExitEvent, now: float) -> None:
         rank, phase = self._rank_of(event["rank"]), brief(event["phase"])
-        code = event["code"]
-        stopped = isinstance(code, int) and is_stop_signal(code)
-        detail = f"exit code {brief(code)}"
-        suspicion = Suspicion(how="dead", rank=rank, phase=phase, detail=detail, stopped_from_outside=stopped)
+        is_oom = "oom_limit_bytes" in event
+        suspicion = dead(rank, phase, event["code"], is_oom=is_oom, num_hosts=len(self._ranks_at))
         self._hang_detector.suspect(suspicion, now)
 
     def _rank_of(self, rank: int) -> int:

@@ -1,14 +1,15 @@
 """The culprit of a trial that did not run to its end. Pure: a trial in, findings out.
 
 Only the primary cause of each generation is named. In this order: ranks that died, ran out of memory or lost their
-device; a rank that raised an exception; a frozen rank; a rank that never entered a collective; a lost node; the fabric.
+device; a rank that raised an exception; a frozen rank; a rank that never entered a collective; a lost node; the
+fabric, to which ranks belong that crashed while they connected to other hosts.
 The errors that other ranks reported meanwhile ("connection reset by peer") are consequences and become evidence.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from seatrial.evidence.evidence import a_node
@@ -49,6 +50,11 @@ _TORCH_SAYS = "CUDA out of memory. "
 _BUG = "bug in seatrial, not a fault of the cluster"
 _REPORT_IT = "report it with the folder of this run; no part of the cluster needs a repair"
 _CRASHED = "look at its last output and at the kernel and driver log there"
+_CONNECTED = (
+    "look at its last output, at the libraries and plugins that it loads to communicate, and at the memory there; if"
+    " all nodes are alike in that, repeat the trial without one of the others after the other: it may send what no rank"
+    " of ours sends"
+)
 
 
 def blame(trial: Trial) -> tuple[Finding, ...]:
@@ -66,7 +72,7 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
         explain, causes = next(((explain, found) for explain in _IN_ORDER if (found := explain(view))), (None, []))
         if generation and explain in (_start_cut, _deadline):
             causes = []  # a restart attempt has the time that the first one left, so its lack of time says nothing
-        is_hang = explain in (_did_not_come, _fabric, _deadline)
+        is_hang = explain in (_did_not_come, _crashed, _fabric, _deadline)
         observed += [Observed(finding=_with_generation(view, finding), is_hang=is_hang) for finding in causes]
         observed += [Observed(finding=finding) for finding in _after_the_end(view)]
     for left in trial.left:
@@ -274,7 +280,7 @@ def _fabric(view: StepView) -> list[Finding]:
         phase = errors[0].phase
         ranks = [rank for rank, error in view.raised.items() if error.cause == "fabric"]
         what = f"{named_ranks(sorted(ranks))} saw a communication error{in_phase(phase)}"
-    nodes = sorted({view.trial.ranks[rank].node for rank in view.ranks if rank in view.trial.ranks})
+    nodes = _nodes(view)
     # One stack shows where all of them wait.
     shown = next((view.evidence(entry.rank) for entry in stuck or late if entry.rank is not None), ())
     evidence = (*view.waiting(()), *shown)
@@ -298,13 +304,38 @@ def _fabric(view: StepView) -> list[Finding]:
         # The event that names a culprit may be among those lost.
         what += "; events were lost, so the cause is not known"
         return [_finding("error", view.check, what, NOBODY, evidence=evidence)]
+    options = telling_apart(view.trial, nodes)
+    return [_finding("fail", view.check, what, _between(nodes), evidence=evidence, action=action, options=options)]
+
+
+def _between(nodes: Sequence[str]) -> Culprit:
+    """Return the communication between the ranks as the culprit: not known which node, or which link."""
     name = f"communication between {all_named('node', nodes)} (node or link not told apart)"
     if len(nodes) < 2:
         inside = f"the processes inside {a_node(nodes[0])}" if nodes else "the ranks"
         name = f"communication between {inside}"
-    culprit = Culprit(kind="fabric", name=name, nodes=tuple(nodes))
+    return Culprit(kind="fabric", name=name, nodes=tuple(nodes))
+
+
+def _crashed(view: StepView) -> list[Finding]:
+    """Return a finding where ranks ended while they connected to other hosts: any of those may have caused it."""
+    if not view.crashed or not (view.troubles or view.trial.interrupted is None):
+        return []
+    (rank, ending), *more = sorted(view.crashed.items())
+    oom = f" ({out_of_memory_words(ending.oom_limit_bytes)})" if ending.oom else ""
+    what = f"{view.trial.label(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase)}{oom}"
+    what += ", while connecting to other nodes: what it runs, or what came from them, is at fault"
+    what += f"; {named_ranks([other for other, _ in more])} ended there, too" if more else ""
+    evidence = (*view.evidence(rank), *view.waiting((rank,)))
+    if view.trial.missing:
+        return [_finding("error", view.check, what, NOBODY, evidence=evidence)]
+    nodes = _nodes(view)
     options = telling_apart(view.trial, nodes)
-    return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action, options=options)]
+    return [_finding("fail", view.check, what, _between(nodes), evidence=evidence, action=_CONNECTED, options=options)]
+
+
+def _nodes(view: StepView) -> list[str]:
+    return sorted({view.trial.ranks[rank].node for rank in view.ranks if rank in view.trial.ranks})
 
 
 def _ended_before(view: StepView, errors: Iterable[ErrorRecord]) -> AgentEnd | None:
@@ -372,6 +403,7 @@ _IN_ORDER: tuple[Callable[[StepView], list[Finding]], ...] = (
     _frozen,
     _did_not_come,
     blame_lost_nodes,
+    _crashed,
     _fabric,
     _deadline,
 )

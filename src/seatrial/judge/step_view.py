@@ -12,6 +12,7 @@ from seatrial.checks import registry
 from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
+from seatrial.protocol.connecting import CRASHES, may_come_from_others
 from seatrial.util.text import as_name
 
 _MOST_EVIDENCE = 6
@@ -28,8 +29,6 @@ _BLOCKED = ("D", "T", "t", "Z")
 """Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
 _BY_TIME = ("working", "stuck", "late", "absent", "frozen")
 """Observations about ranks that had reported nothing: only their time was over."""
-_CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
-"""Signals that a process causes by itself, so the record of its death needs no other event to explain it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,8 @@ class StepView:
     """Ranks that ended although we did not end them; None where the exit status is unknown."""
     died_unsure: dict[int, ExitRecord]
     """Ranks that ended too, but the event that explains it may be missing."""
+    crashed: dict[int, ExitRecord]
+    """Ranks that ended while they connected to other hosts: what they received may explain it."""
     raised: dict[int, ErrorRecord]
     """The first error of each rank."""
     troubles: tuple[TroubleRecord, ...]
@@ -139,6 +140,8 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
     causes = {entry.rank: entry.detail for entry in troubles if entry.how == "error" and entry.rank is not None}
     died: dict[int, ExitRecord | None] = {}
     unsure: dict[int, ExitRecord] = {}
+    crashed: dict[int, ExitRecord] = {}
+    is_among_hosts = _num_hosts(trial, generation) > 1
     for rank, ending in exits.items():
         if ending.ours or f"rank{rank}.{generation}" in trial.ended or _explained(ending, raised, causes):
             continue
@@ -163,7 +166,10 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
                 at=0.0,
             )
             raised.setdefault(rank, witness)
-        elif rank in confirmed or describe_exit(ending.code).signal in _CRASHES:
+        elif is_among_hosts and _may_come_from_others(trial, ending):
+            crashed[rank] = ending
+        # A process causes a crash by itself, so the record of its death needs no other event to explain it.
+        elif rank in confirmed or -ending.code in CRASHES:
             died[rank] = ending
         elif interrupted is None:
             # Not confirmed by the conductor: with events missing, it may be the consequence of one of those.
@@ -171,7 +177,11 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
     for entry in troubles:
         dead = entry.rank
         if entry.how == "dead" and dead is not None and not {dead} & (exits.keys() | raised.keys() | causes.keys()):
-            died[dead] = _exit_of(entry)
+            reported = _exit_of(entry)
+            if reported is not None and is_among_hosts and _may_come_from_others(trial, reported):
+                crashed[dead] = reported
+            else:
+                died[dead] = reported
     stacks: dict[int, list[StackRecord]] = {}
     for stack in trial.stacks:
         if stack.generation == generation:
@@ -182,10 +192,11 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         generation=generation,
         died=died,
         died_unsure=unsure,
+        crashed=crashed,
         raised=raised,
         troubles=troubles,
         lost_nodes=lost,
-        bystanders=_bystanders(trial, troubles, raised),
+        bystanders=_bystanders(trial, troubles, raised, crashed),
         check=_check(trial, generation, troubles, raised),
         stacks=stacks,
         exits=exits,
@@ -193,7 +204,25 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
     )
 
 
-def _bystanders(trial: Trial, troubles: tuple[TroubleRecord, ...], raised: dict[int, ErrorRecord]) -> dict[int, str]:
+def _num_hosts(trial: Trial, generation: int) -> int:
+    """Return on how many hosts the ranks of a generation are, as the controller knows it where it does."""
+    ranks = next((entry.ranks for entry in trial.generations if entry.number == generation), ())
+    records = [trial.ranks[rank] for rank in ranks if rank in trial.ranks]
+    return len({trial.places_of_nodes.get(record.node_rank) or record.node for record in records})
+
+
+def _may_come_from_others(trial: Trial, ending: ExitRecord) -> bool:
+    # No answer of another rank makes a GPU complain.
+    is_device = trial.device_type == "cuda" and any(map(DEVICE_ERROR.search, ending.last_lines))
+    return not is_device and may_come_from_others(ending.phase, ending.code, is_oom=ending.oom)
+
+
+def _bystanders(
+    trial: Trial,
+    troubles: tuple[TroubleRecord, ...],
+    raised: dict[int, ErrorRecord],
+    crashed: dict[int, ExitRecord],
+) -> dict[int, str]:
     lines, named = {}, trial.named
     for entry in troubles:
         if entry.rank is not None and entry.how in ("stuck", "absent", "late", "frozen"):
@@ -207,6 +236,8 @@ def _bystanders(trial: Trial, troubles: tuple[TroubleRecord, ...], raised: dict[
     for rank, error in raised.items():
         what = "a communication error" if error.cause == "fabric" else as_name(error.type)
         lines[rank] = f"{named(rank)} saw {what}{in_phase(error.phase, _UNKNOWN)}: {_first_line(error.message)}"
+    for rank, ending in crashed.items():
+        lines[rank] = f"{named(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase, _UNKNOWN)}"
     return lines
 
 

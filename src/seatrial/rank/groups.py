@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from seatrial.rank.meeting import among_others
 from seatrial.util.text import quoted
 
 if TYPE_CHECKING:
@@ -77,9 +78,11 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
     """Return the store that rank 0 of the group opened. ``timeout``: that of each later wait at the store.
 
     Raises ConnectionError, after the fact ``store_unreachable``, if no connection is made in time: the store's own
-    message comes as late as its timeout, and does not say how the connection failed.
+    message comes as late as its timeout, and does not say how the connection failed. Raises MeetingError.
     """
-    if context.store is None:
+    if context.store is not None:
+        return context.store
+    with among_others(context):
         host, port = _store_address(context)
         try:
             socket.create_connection((host, port), timeout=connect_timeout_s).close()
@@ -94,7 +97,7 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
 
 
 def _store_address(context: Context) -> tuple[str, int]:
-    """Return address and port that the first rank shared. Raises ValueError, which names it, for anything else.
+    """Return address and port that the first rank shared. Raises ValueError for anything else.
 
     A name may have many addresses, or a resolver that is slow to say no: a rank would stand still there for longer
     than PATIENCE_S, and be named for it.
@@ -125,29 +128,38 @@ def how_unreachable(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def wait_for_key(store: dist.Store, key: str) -> bytes:
+def wait_for_key(context: Context, key: str) -> bytes:
     """Return the value of a key that another rank sets. A stack that ends in this file is that of a rank that waits."""
-    return bytes(store.get(key))
+    with among_others(context):
+        return bytes(_opened(context).get(key))
 
 
-def set_key(store: dist.Store, key: str, value: str) -> None:
+def set_key(context: Context, key: str, value: str) -> None:
     """Set a key. The store is another rank's, and may keep back its answer: who waits for it stands here, too."""
-    store.set(key, value)
+    with among_others(context):
+        _opened(context).set(key, value)
 
 
-def has_key(store: dist.Store, key: str) -> bool:
+def has_key(context: Context, key: str) -> bool:
     """Return whether a rank has set the key."""
-    return bool(store.check([key]))
+    with among_others(context):
+        return bool(_opened(context).check([key]))
 
 
-def add_to_key(store: dist.Store, key: str) -> int:
+def add_to_key(context: Context, key: str) -> int:
     """Count one more under the key, and return the sum."""
-    return int(store.add(key, 1))
+    with among_others(context):
+        return int(_opened(context).add(key, 1))
+
+
+def _opened(context: Context) -> dist.TCPStore:
+    assert context.store is not None  # join_store comes first
+    return context.store
 
 
 def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) -> None:
     """Rendezvous with these trial ranks at the store, under the key prefix ``name``, and make their group the default
-    group."""
+    group. Raises MeetingError and what else torch raises, all of it RuntimeError; ConnectionError as ``join_store``."""
     import torch.distributed as dist
 
     options: dict[str, Any] = {}
@@ -166,15 +178,22 @@ def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) 
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = error_handling
     # Otherwise the watchdog first dumps for a minute, while all other ranks end.
     os.environ.update(TORCH_NCCL_DUMP_ON_TIMEOUT="0", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="0")
+    group_rank = ranks.index(context.rank)
+    store: dist.Store = dist.PrefixStore(name, join_store(context, timeout))
+    if context.backend == "gloo":
+        from seatrial.rank.gloo_store import GlooStore
+
+        store = context.kept["store of the group"] = GlooStore(store, ranks)
     try:
-        dist.init_process_group(
-            torch_backend(context.backend),
-            store=dist.PrefixStore(name, join_store(context, timeout)),
-            rank=ranks.index(context.rank),
-            world_size=len(ranks),
-            timeout=timeout,
-            **options,
-        )
+        with among_others(context):
+            dist.init_process_group(
+                torch_backend(context.backend),
+                store=store,
+                rank=group_rank,
+                world_size=len(ranks),
+                timeout=timeout,
+                **options,
+            )
     except RuntimeError:
         # torch counts attempts, and the count is part of the store keys of a rendezvous: the next peer, with fewer
         # failed attempts, would wait for another key. Destroying a group resets the count.
@@ -187,8 +206,9 @@ def barrier(context: Context) -> None:
     """Return when all ranks of the world have called this and their devices are idle."""
     import torch.distributed as dist
 
-    dist.barrier(group=context.group)
-    context.device.synchronize()
+    with among_others(context):
+        dist.barrier(group=context.group)
+        context.device.synchronize()
 
 
 def close_world() -> None:

@@ -7,11 +7,14 @@ import re
 from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
 from seatrial.protocol.fabric_errors import FABRIC_MARKS
+from seatrial.rank.meeting import MeetingError
 
 _MEMORY = ("out of memory", "can't allocate memory", "alloc_failed", "cannot allocate memory")
 _LACKING = re.compile(
     r"(was|is|been) (build|built|compiled) without|not (compiled|built) with|does(n.t| not) have .* built in"
 )
+_OF_DEVICE = ("cuda error", "hip error")
+"""How torch's own words for a device begin. Further on may stand what any rank has written at the store."""
 _DEVICE = ("cuda error", "hip error", "cublas", "cudnn", "miopen", "rocblas", "hipblas", "acceleratorerror")
 
 
@@ -35,6 +38,13 @@ def cause_of(error: BaseException) -> str:
     if not isinstance(error, (RuntimeError, OSError)) or isinstance(error, (NotImplementedError, RecursionError)):
         return "own"
     text = str(error).lower()
+    # Its text may quote what any rank has written at the store.
+    if (
+        isinstance(error, MeetingError)
+        and not _LACKING.search(text)
+        and not text.startswith(("cuda error", "hip error"))
+    ):
+        return "fabric"
     for cause, marks in (("memory", _MEMORY), ("device", _DEVICE)):
         if any(mark in text for mark in marks):
             return cause

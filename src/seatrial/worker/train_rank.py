@@ -199,7 +199,7 @@ def _rendezvous(spec: TrainSpec, identity: RankIdentity, backend: str, device: D
             device=device,
             timeout_s=spec.timeout_s,
         )
-    except (RuntimeError, ValueError, OSError) as error:
+    except (IndexError, MemoryError, OSError, OverflowError, RuntimeError, ValueError) as error:
         address = spec.init
         if address == "env://":
             host, port = (os.environ.get(name, f"{name}?") for name in ("MASTER_ADDR", "MASTER_PORT"))

@@ -89,14 +89,17 @@ class _RoundOnFabric:
         for turn in range(turns):
             if not self._begin_turn(turn, members):
                 return
-            for a, b in self._request["pairs"][turn::turns]:
-                if self._context.rank in (a, b):
-                    self._run_pair(a, b)
+            mine = [pair for pair in self._request["pairs"][turn::turns] if self._context.rank in pair]
+            for a, b in mine:
+                self._run_pair(turn, a, b)
+            if not mine:
+                self._begin_transfers(turn)
 
-    def _run_pair(self, a: int, b: int) -> None:
+    def _run_pair(self, turn: int, a: int, b: int) -> None:
         peer = b if self._context.rank == a else a
         self._ends_at = time.monotonic() + self._allowed_s
         failed = self._form_group(f"{a}-{b}", [a, b])
+        self._begin_transfers(turn)
         try:
             if not failed:
                 before = contention.counters()
@@ -119,28 +122,28 @@ class _RoundOnFabric:
 
     def _run_group(self, group: Sequence[int]) -> None:
         """Exchange once with every member; report slow exchanges one by one, and the median of all."""
-        store, rates, is_late = self._context.store, list[float](), False
-        assert store is not None  # joined in measure
+        rates, is_late = list[float](), False
         steps = list(_group_steps(group, self._request["turns"]))
         self._seconds = min(self._params.seconds, _BUDGET * self._context.timeout_s / (4 * len(steps)))
         broken = f"{self._name}/broken/{group[0]}"
         failed = self._form_group(str(group[0]), group)
         if failed:
-            groups.set_key(store, broken, "")
+            groups.set_key(self._context, broken, "")
             self._context.fact("failed", {"reason": failed})
         for step, pairs in enumerate(steps):
             if not self._begin_turn(step, group):
                 is_late = True
                 self._context.fact("late", {"fabric": self._request["fabric"], "exchanges": [step, len(steps)]})
                 break
+            self._begin_transfers(step)
             for a, b in pairs:
-                if self._context.rank not in (a, b) or groups.has_key(store, broken):
+                if self._context.rank not in (a, b) or groups.has_key(self._context, broken):
                     continue
                 self._ends_at = time.monotonic() + self._allowed_s
                 try:
                     rates += self._exchange(a, b, group)
                 except RuntimeError as error:
-                    groups.set_key(store, broken, "")
+                    groups.set_key(self._context, broken, "")
                     peer = b if self._context.rank == a else a
                     self._context.fact("failed", {"peer": peer, "reason": _first_line(error)})
         self._close_group()
@@ -148,7 +151,7 @@ class _RoundOnFabric:
         for peer in sorted(self._resent, key=self._resent.__getitem__)[-_MOST_REPORTED:]:
             if self._resent[peer] > limit:
                 self._report_resent(peer, self._resent[peer])
-        if rates and not is_late and not groups.has_key(store, broken):
+        if rates and not is_late and not groups.has_key(self._context, broken):
             self._context.measurement("group_gbps", median(rates), "GB/s", "high")
 
     def _form_group(self, name: str, ranks: Sequence[int]) -> str:
@@ -264,13 +267,15 @@ class _RoundOnFabric:
         The solver then requests the missing pairs in a separate round. A small group has fewer turns than a large one
         at the same time, so each rank waits for its members only.
         """
-        store = self._context.store
-        assert store is not None  # joined in measure
         self._context.phase(f"{self._request['fabric']} turn {turn}")
         name = f"{self._name}/{min(members)}/turn {turn}"
-        if groups.add_to_key(store, name) == len(members):
-            groups.set_key(store, f"{name}/all", "late" if time.monotonic() > self._last_start else "go")
-        return groups.wait_for_key(store, f"{name}/all") == b"go"
+        if groups.add_to_key(self._context, name) == len(members):
+            groups.set_key(self._context, f"{name}/all", "late" if time.monotonic() > self._last_start else "go")
+        return groups.wait_for_key(self._context, f"{name}/all") == b"go"
+
+    def _begin_transfers(self, turn: int) -> None:
+        """Say that this rank connects no more in this turn; all ranks do, since all pass the same phases."""
+        self._context.phase(f"{self._request['fabric']} turn {turn} transfers")
 
 
 def _group_steps(group: Sequence[int], turns: int) -> Iterator[list[tuple[int, int]]]:

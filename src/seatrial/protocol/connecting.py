@@ -1,0 +1,32 @@
+"""The ends of a rank that another one may have caused, since the rank was connecting to it.
+
+The store in which ranks meet authenticates nobody. What stands there, and the first bytes of a peer, go to libraries in
+C++ that trust the lengths in them: a false one ends the process of the rank that reads it. A rank that fills the store
+takes the memory of the rank that keeps it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+_PHASES = re.compile(
+    "bootstrap/(?:done store|begin world|meet at the store|first barrier)"
+    r"|links/(?:done store|(?:begin|done) round \d{1,9}|rendezvous at the store|.{1,100} turn \d{1,9})"
+)
+"""Where a rank waits at the store or forms a group: from the opening of the store until the group is formed."""
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Signals that a process causes by itself."""
+
+
+def may_come_from_others(phase: str, code: int, *, is_oom: bool) -> bool:
+    """Return whether what a rank received may explain its end, so that it says nothing of the rank.
+
+    Only where other hosts take part, since those of one host share its faults.
+
+    Args:
+        phase: The last phase of the rank.
+        code: Its exit code; negative: the number of the signal.
+        is_oom: Whether the kernel's out-of-memory killer ended it.
+    """
+    return _PHASES.fullmatch(phase) is not None and (is_oom or -code in (*CRASHES, signal.SIGABRT))

@@ -1,0 +1,31 @@
+"""Errors of ranks that meet: false answers of the store, or of another rank, that end as exceptions here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from seatrial.rank.context import Context
+
+
+class MeetingError(RuntimeError):
+    """What the store or another rank answered cannot be used. Any rank can write there, so it tells nothing of one."""
+
+
+@contextlib.contextmanager
+def among_others(context: Context) -> Iterator[None]:
+    """Raise MeetingError for the exceptions of torch that false answers end in, such as a length that no memory holds.
+
+    Errors with a class that says more stay as they are; among ranks of one node so does a lack of memory.
+    """
+    try:
+        yield
+    except (IndexError, MemoryError, OverflowError, RuntimeError, ValueError) as error:
+        is_alone = context.local_world_size == context.world_size
+        if type(error) is RuntimeError:
+            raise MeetingError(str(error)) from error
+        if isinstance(error, RuntimeError) or (isinstance(error, MemoryError) and is_alone):
+            raise
+        raise MeetingError(f"an answer that cannot be used: {error or type(error).__name__}") from error
