@@ -22,6 +22,7 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.protocol.handshake import node_token
 from seatrial.targets.command import Command
 from seatrial.targets.hosts import Host, Node
+from seatrial.targets.processes import REMOVED
 from seatrial.targets.ssh import bootstrap, connection, survey_hosts
 from seatrial.targets.ssh.connection import STARTED, ssh_argv
 from seatrial.targets.ssh.ssh_target import TARGETS
@@ -289,7 +290,7 @@ def test_ssh_messages_are_explained_with_the_next_step(code: int, said: str, wor
     assert sentence.isprintable()
 
 
-@pytest.mark.parametrize("before", [f"{STARTED}\n", "x" * 4_000])
+@pytest.mark.parametrize("before", [f"{STARTED}\n", "x" * 4_000, "\U0001f600" * 1_000, f"{REMOVED}\n"])
 def test_a_host_that_runs_python_gives_no_advice_about_keys(before: str) -> None:
     said = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @"
     sentence = explain_ssh_exit(Host(name="a"), 255, f"{before}\n{said}\n", started=True)
@@ -298,6 +299,21 @@ def test_a_host_that_runs_python_gives_no_advice_about_keys(before: str) -> None
     assert "connection was lost" in lost
     # ssh itself, which did not get there a second time.
     assert "ssh-keygen -R" in explain_ssh_exit(Host(name="a"), 255, f"{said}\n", started=True)
+
+
+def test_a_host_pushes_nothing_out_that_it_has_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first line of Python is beyond what is kept of the output, when ssh ends."""
+    said = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @"
+    for pushed in (70_000, 1_000_000):
+        double = tmp_path / str(pushed) / "ssh"
+        double.parent.mkdir()
+        lines = f"printf '%s\\n' '{STARTED}'; head -c {pushed} /dev/zero | tr '\\0' a; echo; echo '{said}'"
+        double.write_text(f"#!/bin/sh\ncat > /dev/null & {{ {lines}; }} >&2\nexit 255\n")
+        double.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{double.parent}{os.pathsep}{os.environ['PATH']}")
+        with pytest.raises(SeatrialError) as refused:
+            SSH.resolve(where("a", nproc_per_node=1))
+        assert str(refused.value) == f'a: ssh ended with exit code 255 ("{said}").'
 
 
 def test_what_a_host_says_stays_its_words() -> None:

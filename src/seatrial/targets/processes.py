@@ -35,6 +35,8 @@ _BOUND_S = 0.25
 _TAIL_BYTES = 4_000
 _MAX_LOG_BYTES = 64 << 20
 """Most bytes kept of the output of an agent and its launcher, which is some lines; ranks have logs elsewhere."""
+REMOVED = f"seatrial: more than {_MAX_LOG_BYTES >> 20} MiB of output were removed here"
+"""The line that takes the place of more than that."""
 
 
 def _agent_ended(node: int, code: int, output: str) -> str:
@@ -163,7 +165,7 @@ def _bound(log: Path) -> None:
     with contextlib.suppress(OSError):
         if log.stat().st_size > _MAX_LOG_BYTES:
             with open_to_overwrite(log, run_folder=True) as file:
-                file.write(f"seatrial: more than {_MAX_LOG_BYTES >> 20} MiB of output were removed here\n".encode())
+                file.write(f"{REMOVED}\n".encode())
 
 
 def signal_group(process: subprocess.Popen[bytes], number: int) -> None:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from seatrial.errors import RequestError, TargetUnreachableError
 from seatrial.targets.hosts import Host, Node
-from seatrial.targets.processes import signal_group
+from seatrial.targets.processes import REMOVED, signal_group
 from seatrial.targets.ssh import survey
 from seatrial.targets.ssh.connection import CONNECT_S, CUT, STARTED, feed_of, ssh_argv
 from seatrial.targets.ssh.survey_answer import SurveyAnswer, read_answer
@@ -60,8 +60,8 @@ _MEANINGS = (
     ("timed out", f"it did not answer within {CONNECT_S} s; check that it runs, and check the network"),
     ("not responding", "the ssh connection was lost: no data came back for 15 s"),
 )  # fmt: skip
-_SSH_CHARS = 2_000
-"""More than ssh prints of itself before it ends."""
+_SSH_BYTES = 2_000
+"""More than ssh prints of itself before it ends, and less than is kept of what an agent prints."""
 _LOGIN_SCRIPT = "look at ~/.bashrc there, or at the start-up file of its shell"
 # The same for messages of a login shell that did not start Python (docs/launching.md).
 _SHELL_MEANINGS = (
@@ -252,13 +252,17 @@ class _Stream:
         os.set_blocking(self._fd, False)
         self._end = b""
         self.size_bytes = 0
+        self.has_started = False
+        """STARTED has arrived. The host may push that line out of what is kept."""
 
     def read(self) -> str:
         """Return the end of what has arrived. Never waits."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_PIECES):
                 piece = os.read(self._fd, _MAX_OUTPUT_BYTES)
-                self._end = (self._end + piece)[-_MAX_OUTPUT_BYTES:]
+                self._end += piece
+                self.has_started |= STARTED.encode() in self._end
+                self._end = self._end[-_MAX_OUTPUT_BYTES:]
                 self.size_bytes += len(piece)
         return self._end.decode(errors="replace")
 
@@ -349,12 +353,12 @@ class _SurveyProcess:
             return f"{host.name}: it sent more than {_MOST_OUTPUT_BYTES >> 20} MiB; check what its login script prints"
         if line is None:
             if not self._late:
-                code, started = self._process.returncode, STARTED in errors
+                code, started = self._process.returncode, self._streams[1].has_started
                 if started and code == 0:  # it has answered, but not to us
                     return f"{host.name}: a login script redirects standard output; {_LOGIN_SCRIPT}"
                 return explain_ssh_exit(host, code, errors, self._python, output=output, started=started)
             limit = f"within {CONNECT_S + _ANSWER_S:.0f} s"
-            if STARTED in errors:
+            if self._streams[1].has_started:
                 return f"{host.name}: it did not report its devices and torch {limit}"
             said = _last_words(errors, output)
             return f"{host.name}: its login shell did not start {self._python} {limit} ({said}); {_LOGIN_SCRIPT}"
@@ -379,7 +383,8 @@ def explain_ssh_exit(
     said = _last_words(errors, output)
     if code == 255:
         # Once Python runs these may be words of the host; so they may be where its output has pushed that line out.
-        of_host = STARTED in errors or (started and len(errors) > _SSH_CHARS)
+        has_more = REMOVED in errors or len(errors.encode()) > _SSH_BYTES
+        of_host = STARTED in errors or (started and has_more)
         meanings = _MEANINGS[-1:] if of_host else _MEANINGS
         meaning = next((meaning for sign, meaning in meanings if sign in errors), None)
         if meaning is not None:
