@@ -159,7 +159,7 @@ _READS_BY_NAME = {
     **dict.fromkeys(("seatrial.probe", "seatrial.devices", "seatrial.rank.device", "seatrial.rank.faults"), _KERNEL),
     **dict.fromkeys(("seatrial.environment.secret_variable", "seatrial.agent.orphans"), _KERNEL),
     **dict.fromkeys(("seatrial.checks.storage.measure", "seatrial.run.external_launcher"), _KERNEL),
-    **dict.fromkeys(("seatrial.targets.ssh.survey_hosts", "seatrial.start"), _KERNEL),
+    **dict.fromkeys(("seatrial.targets.ssh.survey_hosts", "seatrial.start", "seatrial.files"), _KERNEL),
     **dict.fromkeys(("seatrial.agent.controller_search", "seatrial.run.node_hosts"), "files in /etc and of the kernel"),
     "seatrial.targets.kubernetes.manifest": "files in /etc, and the ConfigMaps of a pod",
     "seatrial.mpi_backend.library": "a library that this process has loaded, and files of the kernel",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pty
+import signal
 import struct
 import subprocess
 import sys
@@ -59,6 +60,7 @@ def test_no_terminal_is_opened(read: str, folder: Path, terminal: str) -> None:
     child = os.fork()
     if child == 0:
         os.setsid()
+        signal.alarm(10)
         try:
             _READ[read](link)
         except (OSError, RequestError, SystemExit):
@@ -88,6 +90,16 @@ def test_no_device_is_read(target: str, folder: Path) -> None:
         files.open_to_read(link)
     with pytest.raises(OSError, match="x is a device"):
         files.read_input(link, 10)
+
+
+@pytest.mark.parametrize("target", ["/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"])
+def test_no_file_of_the_kernel_is_read(target: str, folder: Path) -> None:
+    """It is a regular one by its mode, and whoever reads /proc/kmsg waits for ever."""
+    if not os.path.exists(target):
+        pytest.skip(f"no {target} here")
+    (link := folder / "x").symlink_to(target)
+    with pytest.raises(OSError, match=r"x is a file of the kernel \((proc|sysfs)\)"):
+        files.open_to_read(link)
 
 
 def test_a_pipe_that_a_shell_hands_over_is_read() -> None:

@@ -31,6 +31,7 @@ from seatrial.start import ForeignError, mounted_by, open_again, reached, status
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
+_KERNEL_FILE_SYSTEMS = {"proc", "sysfs", "debugfs", "tracefs", "securityfs", "configfs", "cgroup", "cgroup2", "pstore"}
 _MOST_NAME_BYTES = 100
 """What a temporary name keeps of the name of its file. Encrypted home folders (eCryptfs) take 143 bytes at most."""
 _TRIES = 100
@@ -125,6 +126,8 @@ def open_to_read(
         status = _status_of_no_folder(looked_at)
         if not stat.S_ISREG(status.st_mode):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} and no regular file")
+        if file_system := _of_kernel(status):
+            raise _refusal(os.path.basename(path), f"a file of the kernel ({file_system})")
         return os.fdopen(_open_blocking(looked_at, os.O_RDONLY), "rb")
 
 
@@ -324,6 +327,22 @@ def _looked_at(path: str | os.PathLike[str], folder: int | None = None) -> Itera
         yield fd
     finally:
         os.close(fd)
+
+
+def _of_kernel(status: os.stat_result) -> str:
+    """Return the kind of the file system whose files the kernel makes when they are read; empty: an ordinary one.
+
+    They are regular by their mode, and reading one may wait for ever (/proc/kmsg, trace_pipe), or take what others
+    should read.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
+        for line in mounts:
+            words = line.decode(errors="replace").split()
+            kind = words[words.index("-") + 1]
+            major, minor = words[2].split(":")
+            if kind in _KERNEL_FILE_SYSTEMS and os.makedev(int(major), int(minor)) == status.st_dev:
+                return kind
+    return ""
 
 
 def _status_of_no_folder(looked_at: int) -> os.stat_result:

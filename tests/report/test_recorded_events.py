@@ -9,6 +9,7 @@ import pytest
 from event_streams import RUN, Stream, healthy, lines_of, node_lost, second_generation
 from fake_checks import fake_load
 
+from seatrial import files
 from seatrial.errors import RequestError
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.protocol import wire
@@ -20,6 +21,10 @@ from seatrial.report.recorded_events import read_events
 def test_a_file_that_claims_to_be_empty_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     endless = Path("/proc/self/maps")
     assert endless.stat().st_size == 0
+    with pytest.raises(RequestError, match=r"maps is a file of the kernel \(proc\)"):
+        read_events([endless])
+    # That of a file server may claim it, too.
+    monkeypatch.setattr(files, "_of_kernel", lambda status: "")
     monkeypatch.setattr(recorded_events, "_MAX_BYTES", 1_000)
     with pytest.raises(RequestError, match=r"/proc/self/maps: more than .* in total"):
         read_events([endless])
