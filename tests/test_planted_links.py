@@ -100,6 +100,8 @@ def test_no_file_of_the_kernel_is_read(target: str, folder: Path) -> None:
     (link := folder / "x").symlink_to(target)
     with pytest.raises(OSError, match=r"x is a file of the kernel \((proc|sysfs)\)"):
         files.open_to_read(link)
+    with pytest.raises(OSError, match="x is a file of the kernel"):
+        files.read_input(link, 10)
 
 
 def test_a_pipe_that_a_shell_hands_over_is_read() -> None:

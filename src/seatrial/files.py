@@ -123,11 +123,9 @@ def open_to_read(
         with _folder(path, run_folder) as (folder, name):
             return os.fdopen(_open_existing(folder, name, os.O_RDONLY, foreign=False), "rb")
     with _behind_links(path, named_folder) if follows_links else _entry(path) as looked_at:
-        status = _status_of_no_folder(looked_at)
+        status = _readable_status(looked_at, os.path.basename(path))
         if not stat.S_ISREG(status.st_mode):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} and no regular file")
-        if file_system := _of_kernel(status):
-            raise _refusal(os.path.basename(path), f"a file of the kernel ({file_system})")
         return os.fdopen(_open_blocking(looked_at, os.O_RDONLY), "rb")
 
 
@@ -155,7 +153,7 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     user, who could keep us waiting, nobody waits.
     """
     with _behind_links(path, None) as looked_at:
-        status = _status_of_no_folder(looked_at)
+        status = _readable_status(looked_at, os.path.basename(path))
         is_given = os.fspath(path).startswith(_DESCRIPTORS)
         is_pipe = stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid()
         if not (stat.S_ISREG(status.st_mode) or is_given or is_pipe):
@@ -345,10 +343,12 @@ def _of_kernel(status: os.stat_result) -> str:
     return ""
 
 
-def _status_of_no_folder(looked_at: int) -> os.stat_result:
+def _readable_status(looked_at: int, name: str) -> os.stat_result:
     status = os.fstat(looked_at)
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if file_system := _of_kernel(status):
+        raise _refusal(name, f"a file of the kernel ({file_system})")
     return status
 
 
