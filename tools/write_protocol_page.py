@@ -72,7 +72,7 @@ def _fields(cls: type) -> str:
 def _inner_fields(name: str, annotation: str) -> Iterator[str]:
     """Yield the fields of a field that is a TypedDict by itself."""
     inner = getattr(commands, annotation, None)
-    if is_typeddict(inner):
+    if isinstance(inner, type) and is_typeddict(inner):
         for key, (its_annotation, doc) in _annotations(inner).items():
             yield f"`{name}.{key}` ({its_annotation}): {doc}"
             yield from _inner_fields(f"{name}.{key}", its_annotation)
