@@ -276,16 +276,11 @@ def _group_result(
     inside = set(members)
     failures = [fact for fact in failed if fact.rank in inside]
     silent = [rank for rank in members if rank not in medians]
-    finished = [rank for rank in members if rank in medians]
-    reasons = [*(_reason(fact) for fact in failures), *(f"rank {rank} reported nothing" for rank in silent)]
-    reports = [inside.intersection((fact.rank, fact.value.get("peer"))) for fact in failures] or [
-        {rank} for rank in silent
-    ]
-    # Any member can stop the others at the store; who had finished before is not the one.
-    is_unreported = not failures and 0 < len(finished) < len(silent)
-    if is_unreported:
-        reasons, reports = [f"only {named_ranks(finished)} went on, and nobody reported a failure"], []
-    gbps = None if reasons else median([medians[rank] for rank in members])
+    # Any member can stop others at the store, one by one: only who reports a failure says something about somebody.
+    failed_why = _reason(failures[0]) if failures else ""
+    if silent and not failures:
+        failed_why = f"no rate came from {named_ranks(silent)}, and nobody reported a failure"
+    gbps = None if failed_why else median([medians[rank] for rank in members])
     listed_below = 0.9
     if gbps and requested.get("list_below_gbps"):
         listed_below = requested["list_below_gbps"] / gbps
@@ -294,9 +289,9 @@ def _group_result(
     return GroupResult(
         members=members,
         gbps=gbps,
-        failed=reasons[0] if reasons else "",
-        reports=tuple(map(frozenset, reports)),
-        is_unreported=is_unreported,
+        failed=failed_why,
+        reports=tuple(frozenset(inside.intersection((fact.rank, fact.value.get("peer")))) for fact in failures),
+        is_unreported=bool(silent) and not failures,
         slow=tuple(pair for pair in pairs if inside.issuperset((pair.source, pair.target))),
         listed_below=listed_below,
         at_once=requested["at_once"],

@@ -69,7 +69,7 @@ class GroupResult:
     reports: tuple[frozenset[int], ...] = ()
     """The members that each report of the failure is about: the one that reports it, and its partner."""
     is_unreported: bool = False
-    """Whether most members stopped, and none says why: that is evidence about nobody."""
+    """Whether members stopped, and none says why: that is evidence about nobody, not about the silent ones either."""
     slow: tuple[PairResult, ...] = ()
     listed_below: float = 0.9
     at_once: int = 1
