@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,32 +119,6 @@ def test_one_other_node_does_not_excuse_a_slow_link_within_a_node(nodes: int, fa
         assert fails or "half of the other nodes" in str(ruling.absent)
 
 
-@pytest.mark.parametrize("nodes", [18, 32])
-@pytest.mark.parametrize("how", ["failed", "failed with a peer"])
-@pytest.mark.parametrize("rounds", [1, 99])
-def test_a_node_that_alone_spoils_groups_is_in_the_report(nodes: int, how: str, rounds: int) -> None:
-    liar, seen = 1, list[int]()
-
-    def lie(
-        request: dict[str, Any], measurements: list[Measurement], facts: list[Fact]
-    ) -> tuple[list[Measurement], list[Fact]]:
-        group = next((group for part in request["parts"] for group in part["groups"] if liar in group), None)
-        if group is None or len(seen) >= rounds:
-            return measurements, facts
-        seen.append(1)
-        peer = next(rank for rank in group if rank != liar)
-        value = {"reason": DEAD} | ({"peer": peer} if how.endswith("peer") else {})
-        facts.append(Fact(check="links", name="failed", value=value, rank=liar, stage=measurements[0].stage))
-        mine = ("group_gbps", liar)
-        return [entry for entry in measurements if (entry.name, entry.rank) != mine], facts
-
-    ruling = _WithALiar(nodes=nodes, lie=lie).trial()
-    assert seen
-    (culprit,) = [finding.culprit for finding in ruling.findings if finding.severity == "fail"]
-    assert liar in culprit.ranks
-    assert culprit.kind == "node" or (culprit.kind == "link" and "endpoints not separable" in culprit.name)
-
-
 @pytest.mark.parametrize("nodes", [17, 32, 64])
 @pytest.mark.parametrize("silent", [1, 2, 8, 9, 16, 17])
 @pytest.mark.parametrize("says_late", [False, True])
@@ -175,24 +149,70 @@ def test_a_group_that_stops_without_a_report_names_nobody(
     assert f"(no rate came from {asked[0]}, and nobody reported a failure)" in str(ruling.absent)
 
 
-@pytest.mark.parametrize("nodes", [17, 32])
-@pytest.mark.parametrize("reporters", [(3,), (3, 5), (5,)])
-def test_a_dead_pair_of_a_group_is_found_by_a_report(nodes: int, reporters: tuple[int, ...]) -> None:
-    """Of a link that only dies under load one end or both say so, and all that stopped then are silent."""
+def _stopped(words: Collection[tuple[int, int | None]], rounds: int, seen: list[int]) -> _Lie:
+    """Groups of all these members stop: nobody has a rate, and each rank reports a failure with the peer beside it."""
+    members = {rank for ends in words for rank in ends if rank is not None}
 
     def lie(
         request: dict[str, Any], measurements: list[Measurement], facts: list[Fact]
     ) -> tuple[list[Measurement], list[Fact]]:
-        for group in (group for part in request["parts"] for group in part["groups"] if {3, 5} <= set(group)):
-            measurements = [entry for entry in measurements if entry.name != "group_gbps" or entry.rank not in group]
-            facts += [
-                Fact(check="links", name="failed", value={"peer": 8 - rank, "reason": DEAD}, rank=rank, stage="round 2")
-                for rank in reporters
-            ]
-        return measurements, [replace(fact, stage=facts[0].stage) for fact in facts]
+        for group in (group for part in request["parts"] for group in part["groups"] if members <= {*group}):
+            if len(seen) < rounds:
+                seen.append(1)
+                measurements = [entry for entry in measurements if entry.peer is not None or entry.rank not in group]
+                facts += [
+                    replace(
+                        facts[0], name="failed", value={"reason": DEAD} | ({"peer": peer} if peer else {}), rank=rank
+                    )
+                    for rank, peer in words
+                ]
+        return measurements, facts
 
-    ruling = _WithALiar(nodes=nodes, lie=lie).trial()
-    assert _failed(ruling) == ["link n3–n5, endpoints not separable"]
+    return lie
+
+
+@pytest.mark.parametrize("nodes", [18, 32])
+@pytest.mark.parametrize("rounds", [1, 99])
+def test_a_node_that_says_that_groups_failed_with_it_is_named(nodes: int, rounds: int) -> None:
+    seen = list[int]()
+    ruling = _WithALiar(nodes=nodes, lie=_stopped([(1, None)], rounds, seen)).trial()
+    assert seen
+    assert _failed(ruling) == ["node n1"]
+
+
+@pytest.mark.parametrize("nodes", [17, 32])
+@pytest.mark.parametrize("rounds", [1, 99])
+@pytest.mark.parametrize(
+    "words",
+    [[(5, 3)], [(3, 5), (5, 7)], [(5, 3), (7, 3)], [(7, 5), (5, 3), (3, 9)], [(5, 3), (7, 3), (9, 3), (3, 1)]],
+)
+def test_what_one_end_alone_says_of_a_group_accuses_nobody(
+    nodes: int, rounds: int, words: list[tuple[int, int | None]]
+) -> None:
+    """A member can let another one begin too early at the store, or stop its partner: then it waits in vain."""
+    seen = list[int]()
+    ruling = _WithALiar(nodes=nodes, lie=_stopped(words, rounds, seen)).trial()
+    assert seen
+    assert ruling.findings == ()
+    rank, peer = min(words)
+    assert f"rank {rank} says of rank {peer} what that one does not: {DEAD}" in str(ruling.absent)
+
+
+@pytest.mark.parametrize("nodes", [17, 32])
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ([], "link n3–n5, endpoints not separable"),
+        ([(7, 3), (9, 5)], "link n3–n5, endpoints not separable"),
+        ([(3, 7), (7, 3)], "node n3"),
+    ],
+)
+def test_a_pair_of_which_both_ends_say_that_it_broke_is_found(
+    nodes: int, more: list[tuple[int, int | None]], named: str
+) -> None:
+    """It breaks in groups only."""
+    ruling = _WithALiar(nodes=nodes, lie=_stopped([(3, 5), (5, 3), *more], 99, [])).trial()
+    assert _failed(ruling) == [named]
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])

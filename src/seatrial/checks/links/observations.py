@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -276,9 +276,10 @@ def _group_result(
     inside = set(members)
     failures = [fact for fact in failed if fact.rank in inside]
     silent = [rank for rank in members if rank not in medians]
-    # Any member can stop others at the store, one by one: only who reports a failure says something about somebody.
-    failed_why = _reason(failures[0]) if failures else ""
-    if silent and not failures:
+    failed_why, reports = "", [fact for fact in failures if _is_shared(fact, failures, inside)]
+    if failures:
+        failed_why = _reason(reports[0]) if reports else _alone(failures[0])
+    elif silent:
         failed_why = f"no rate came from {named_ranks(silent)}, and nobody reported a failure"
     gbps = None if failed_why else median([medians[rank] for rank in members])
     listed_below = 0.9
@@ -290,10 +291,25 @@ def _group_result(
         members=members,
         gbps=gbps,
         failed=failed_why,
-        reports=tuple(frozenset(inside.intersection((fact.rank, fact.value.get("peer")))) for fact in failures),
-        is_unreported=bool(silent) and not failures,
+        reports=tuple(frozenset(inside.intersection((fact.rank, fact.value.get("peer")))) for fact in reports),
+        is_unreported=bool(failed_why) and not reports,
         slow=tuple(pair for pair in pairs if inside.issuperset((pair.source, pair.target))),
         listed_below=listed_below,
         at_once=requested["at_once"],
         repeats=requested["repeats"],
     )
+
+
+def _is_shared(fact: Fact, failures: Iterable[Fact], inside: Container[int]) -> bool:
+    """Return whether a rank says of itself that it failed, or its peer says the same of the two.
+
+    Any member can stop another one at the store, or let its partner begin too early there, which then waits in vain. So
+    silence says nothing about who is silent, nor does the word of one end about the other. The two ends of a transfer
+    wait for each other: if it fails, both say so.
+    """
+    peer = fact.value.get("peer")
+    return peer not in inside or any((each.rank, each.value.get("peer")) == (peer, fact.rank) for each in failures)
+
+
+def _alone(fact: Fact) -> str:
+    return f"rank {fact.rank} says of rank {fact.value['peer']} what that one does not: {_reason(fact)}"

@@ -67,9 +67,10 @@ class GroupResult:
     """The median over all exchanges in GB/s; None: the group failed."""
     failed: str = ""
     reports: tuple[frozenset[int], ...] = ()
-    """The members that each report of the failure is about: the one that reports it, and its partner."""
+    """The members that each report of the failure is about: the one that reports it, and its partner that says the
+    same."""
     is_unreported: bool = False
-    """Whether members stopped, and none says why: that is evidence about nobody, not about the silent ones either."""
+    """Whether members stopped, and none says why, or only one end of each transfer: that is evidence about nobody."""
     slow: tuple[PairResult, ...] = ()
     listed_below: float = 0.9
     at_once: int = 1
