@@ -300,12 +300,16 @@ int nvmlDeviceGetPciInfo_v3(handle device, struct pci *into) {
     return text_of(section_of(device), "bus", into->address, sizeof into->address);
 }
 int nvmlDeviceGetNvLinkState(handle device, unsigned link, unsigned *active) {
+    char key[64], text[256];
     double links, inactive = 0, absent = 0;
     int code = number_of(device, "links", &links);
     if (code != SUCCESS) return code;
     if (link >= links) return INVALID;
     number_of(device, "links.absent", &absent);
     if (link < absent) return NOT_SUPPORTED;
+    snprintf(key, sizeof key, "links.%u", link);
+    code = look_up(section_of(device), key, text, sizeof text);
+    if (code != SUCCESS && code != NOT_SUPPORTED) return code;
     number_of(device, "links.inactive", &inactive);
     *active = link >= inactive;
     return SUCCESS;

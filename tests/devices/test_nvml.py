@@ -9,9 +9,11 @@ import pytest
 from devices import nvml_double
 from devices.nvml_double import Answers, h100
 
-from seatrial.devices.nvml import open_reader
+from seatrial.devices.node_state import window_between
+from seatrial.devices.nvml import ERRORS, open_reader
 from seatrial.devices.nvml_fields import fabric_problems
 from seatrial.devices.readers import Reader, UnreadableError, short_bus
+from seatrial.devices.state import NodeState
 
 Machine = Callable[..., Reader]
 
@@ -142,6 +144,22 @@ def test_a_model_that_lacks_the_first_links_of_its_kind(machine: Machine) -> Non
     (state,) = machine(h100(0, links__absent=6)).states()
     assert (state.nvlinks, state.nvlinks_active) == (12, 12)
     assert len(state.link_counters["nvlink_crc_errors"]) == 18
+
+
+@pytest.mark.parametrize("link", [0, 5, 17])
+@pytest.mark.parametrize("code", [4, 6, 10, 21, 27, 999])
+def test_a_passing_error_of_one_link_is_no_lost_link(machine: Machine, link: int, code: int) -> None:
+    """Before, after, and where a link leads to: a number that is not known is smaller than none."""
+    whole, broken = h100(0), h100(0, **{f"links__{link}": f"!{code}"})
+    (before,), (after,) = machine(whole).states(), machine(broken).states()
+    assert (before.nvlinks_active, after.nvlinks, after.nvlinks_active) == (18, None, None)
+    assert after.unavailable["nvlinks"] == ERRORS[code]
+    for one, other in ((before, after), (after, before)):
+        window = window_between("a", "b", 1.0, NodeState(devices=(one,)), NodeState(devices=(other,)), {})
+        assert [device.nvlinks_lost for device in window.devices] == [0]
+        assert [device.fec_risen for device in window.devices] == [()]
+    assert machine(broken, h100(1)).topology() == {}
+    assert machine(h100(0, **{f"remote__{link}": f"!{code}"}), h100(1)).topology() == {}
 
 
 def test_topology(machine: Machine) -> None:

@@ -55,10 +55,12 @@ REASON_BITS: Mapping[int, str] = {
 """nvmlClocksEventReason*, called nvmlClocksThrottleReason* by older drivers, with the same bits; there are no others
 but ``IDLE_BIT``."""
 
-_NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _CORRUPT_INFOROM = 3, 13, 14
+_INVALID, _NOT_SUPPORTED, _FUNCTION_NOT_FOUND, _CORRUPT_INFOROM = 2, 3, 13, 14
+_NO_LINK = (_INVALID, _NOT_SUPPORTED, _FUNCTION_NOT_FOUND)
+"""Codes that say that there is no such link, now and later."""
 ERRORS: Mapping[int, str] = {
     1: "the library was not initialized",
-    2: "not known to this driver",
+    _INVALID: "not known to this driver",
     _NOT_SUPPORTED: "not supported",
     4: "not permitted",
     5: "the library was initialized before",
@@ -493,9 +495,10 @@ def _links(nvml: Nvml, handle: ctypes.c_void_p, found: _Collected) -> list[int]:
 
 
 def _link_states(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, dict[int, bool]]:
-    """Return the code for the first NVLink that has no state, and number -> whether it is active.
+    """Return number -> whether it is active; where there are none, the code that says why.
 
     A model may lack some of the links of its kind, the first ones too; a number beyond them all is an invalid argument.
+    After any other error nothing is known: a link that the driver could not read now is not lost.
     """
     first, states = 0, dict[int, bool]()
     for link in range(_MOST_LINKS):
@@ -503,8 +506,10 @@ def _link_states(nvml: Nvml, handle: ctypes.c_void_p) -> tuple[int, dict[int, bo
         first = first or code
         if code == 0:
             states[link] = bool(active)
-        elif code != _NOT_SUPPORTED:
+        elif code in (_INVALID, _FUNCTION_NOT_FOUND):
             break
+        elif code != _NOT_SUPPORTED:
+            return code, {}
     return first, states
 
 
@@ -515,10 +520,13 @@ def _topology(nvml: Nvml, devices: list[_Device]) -> dict[str, str]:
     buses = {device.bus for device in devices}
     for one in devices:
         for other in devices[one.index + 1 :]:
-            direct = remote[one.index].get(other.bus, 0)
-            if not direct and remote[one.index] and not remote[one.index].keys() & buses:
+            mine, theirs = remote[one.index], remote[other.index]
+            if mine is None or theirs is None:
+                continue
+            direct = mine.get(other.bus, 0)
+            if not direct and mine and not mine.keys() & buses:
                 # All links end at switches, and those connect every device with links.
-                direct = min(sum(remote[one.index].values()), sum(remote[other.index].values()))
+                direct = min(sum(mine.values()), sum(theirs.values()))
             if direct:
                 answer[f"{one.index}-{other.index}"] = f"NV{direct}"
                 continue
@@ -528,12 +536,18 @@ def _topology(nvml: Nvml, devices: list[_Device]) -> dict[str, str]:
     return answer
 
 
-def _remote_ends(nvml: Nvml, device: _Device) -> dict[str, int]:
-    """Return PCI address at the other end -> number of active NVLinks."""
+def _remote_ends(nvml: Nvml, device: _Device) -> dict[str, int] | None:
+    """Return PCI address at the other end -> number of active NVLinks; None where not all could be read."""
     ends = dict[str, int]()
-    for link, active in _link_states(nvml, device.handle)[1].items():
+    code, states = _link_states(nvml, device.handle)
+    if not states:
+        return ends if code in _NO_LINK else None
+    for link in (link for link, active in states.items() if active):
         pci = PciInfo()
-        if active and not nvml.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", device.handle, link, ctypes.byref(pci)):
+        code = nvml.call("nvmlDeviceGetNvLinkRemotePciInfo_v2", device.handle, link, ctypes.byref(pci))
+        if code not in (0, *_NO_LINK):
+            return None
+        if code == 0:
             bus = short_bus(pci.address.decode(errors="replace"))
             ends[bus] = ends.get(bus, 0) + 1
     return ends
