@@ -127,6 +127,19 @@ def test_what_warns(changes: dict[str, Any], words: str) -> None:
     assert words in what
 
 
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [(12, []), (13, []), (None, []), (11, ["lost 1 NVLink by the end of the trial"]), (0, ["lost 12 NVLinks by the"])],
+)
+def test_a_link_that_is_lost_while_its_state_is_unknown_is_found(last: int | None, found: list[str]) -> None:
+    """The snapshots at both ends of a step differ in no number if one of them has none."""
+    step = NodeWindow(check="compute", seconds=60, devices=(QUIET,))
+    after = NodeState(devices=(replace(HEALTHY, nvlinks_active=last),))
+    ruling = rule((NodeState(devices=(HEALTHY,)), (step,)), last=after)
+    assert [finding.severity for finding in ruling.findings] == ["fail"] * len(found)
+    assert all(words in finding.what for words, finding in zip(found, ruling.findings, strict=True))
+
+
 def test_a_temperature_without_a_threshold_of_the_device() -> None:
     unknown = replace(HEALTHY, margin_k=None)
     assert one(unknown, temperature_max_c=85) == []

@@ -231,11 +231,17 @@ def _replays(case: _Case, risen: list[tuple[int, NodeWindow]]) -> Iterator[Findi
 
 
 def _links(case: _Case) -> Iterator[Finding]:
+    lost, when = 0, "by the end of the trial"
+    # A snapshot between them may lack the number.
+    for last in case.history.after.devices if case.history.after else ():
+        if last.uuid == case.device.uuid and last.nvlinks_active is not None:
+            lost = (case.device.nvlinks_active or 0) - last.nvlinks_active
     for window, changes in case.windows():
         if changes.nvlinks_lost:
-            links = "NVLink" if changes.nvlinks_lost == 1 else "NVLinks"
-            yield case.finding("fail", f"lost {changes.nvlinks_lost} {links} {step_words(window)}", _CHECK_LINKS)
-            return
+            lost, when = changes.nvlinks_lost, step_words(window)
+            break
+    if lost > 0:
+        yield case.finding("fail", f"lost {lost} NVLink{'s' if lost > 1 else ''} {when}", _CHECK_LINKS)
 
 
 def _temperature(case: _Case) -> Iterator[Finding]:
