@@ -277,6 +277,58 @@ def test_memory_goes_by_the_votes_of_machines_too() -> None:
     assert finding.culprit.nodes == ("n0",)
 
 
+_MIB = 2**20
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8, 32])
+@pytest.mark.parametrize("liar_is_low", [False, True])
+@pytest.mark.parametrize("few_devices", [0, 1, 4, 8])
+def test_a_claim_just_beyond_one_percent_has_no_honest_host_named(
+    nodes: int, liar_is_low: bool, few_devices: int
+) -> None:
+    """Node 0, or some of its devices, differs by 0.6 % from most others; the last one claims 0.4 % beyond these."""
+    sign = -1 if liar_is_low else 1
+
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        usual = 81_559 * _MIB
+        facts["memory_bytes"] = usual
+        if node == 0 and local_rank >= 8 - few_devices:
+            facts["memory_bytes"] = usual - sign * 480 * _MIB
+        if node == nodes - 1:
+            facts["memory_bytes"] = usual + sign * 380 * _MIB
+
+    found = judge(nodes, 8, bend)
+    if few_devices == 0:
+        assert found == ()
+        return
+    (finding,) = found
+    assert finding.severity == "fail"
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("none", ())
+    assert "not separable" in finding.what
+    assert "most are within 1 % of either" in finding.what
+    assert finding.evidence[0].count(";") == 2
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 8])
+def test_a_device_that_lacks_memory_is_named_beside_a_chain(nodes: int) -> None:
+    """Two ends are more than 1 % apart, and most are within 1 % of either; another device is within 1 % of none."""
+
+    def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
+        share = {(0, 0): 1.006, (nodes - 1, 1): 0.994, (nodes - 1, 2): 0.95}.get((node, local_rank), 1.0)
+        facts["memory_bytes"] = int(10**11 * share)
+
+    (finding,) = judge(nodes, 8, bend)
+    assert finding.culprit.ranks == (rank_of(nodes - 1, 2, 8),)
+
+
+def test_two_halves_of_the_votes_name_nobody() -> None:
+    for shares in ((1.0, 1.0, 1.2, 1.2), (1.0, 1.0, 1.2, 1.2, 1.4), (1.0, 1.005, 1.2, 1.205, 1.4)):
+        values = [int(10**11 * share) for share in shares]
+        (finding,) = judge(len(values), 1, lambda node, rank, facts, v=values: facts.update(memory_bytes=v[node]))
+        assert finding.culprit.kind == "none"
+        assert "no kind has more than half of the nodes" in finding.what
+
+
 def test_the_cpu_of_a_cpu_trial_is_named_once() -> None:
     def bend(node: int, local_rank: int, facts: dict[str, Any]) -> None:
         facts |= {"device": "a CPU", "cpu": "a CPU"} if node else {"device": "another", "cpu": "another"}

@@ -12,21 +12,23 @@ from seatrial.checks.inventory.device_counts import Reports
 from seatrial.checks.inventory.params import Params
 from seatrial.checks.inventory.properties import MEMORY_TOLERANCE, Property
 from seatrial.checks.inventory.rules import property_rule
-from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed, shares_of_votes, split
+from seatrial.checks.shared.host_inventory import HostInventory, Split, culprit, listed, shares_of_votes, split
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit
 from seatrial.util.text import as_name
 
-_NOBODY = Culprit(kind="none", name="nobody: no kind has more than half of the nodes")
+_NO_KIND = "no kind has more than half of the nodes"
+_TWO_ENDS = f"most are within {100 * MEMORY_TOLERANCE:g} % of either end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Ranks that differ from the majority in one property; without a majority, all ranks."""
+    """Ranks that differ from the majority in one property; if none can be named, all ranks."""
 
     property: Property
     ranks: tuple[int, ...]
-    has_majority: bool
+    not_separable: str
+    """Why none can be named; empty if these are."""
     line: str
     """All values with their nodes, for the evidence."""
 
@@ -64,7 +66,11 @@ def unlike_others(
     for rank, value in values.items():
         parts[reports[rank].get("device") if about.name == "memory" else None][rank] = value
     for part in parts.values():
-        parted = split(_rounded(part, fleet) if about.name == "memory" else part, fleet)
+        windows = _windows(part, fleet) if about.name == "memory" else ()
+        parted = split(_rounded(part, min(windows)[0], max(windows)[1]) if windows else part, fleet)
+        why = _NO_KIND
+        if parted is None and len(windows) > 1:
+            parted, why = _ends(_rounded(part, max(windows)[0], min(windows)[1])), _TWO_ENDS
         if parted is None:
             continue
         kinds = dict(parted.odd)
@@ -76,10 +82,10 @@ def unlike_others(
         ]
         line = f"{about.label}: {'; '.join(texts)}"
         if parted.majority is None:
-            yield Difference(property=about, ranks=tuple(sorted(part)), has_majority=False, line=line)
+            yield Difference(property=about, ranks=tuple(sorted(part)), not_separable=why, line=line)
             continue
         for ranks in parted.odd.values():
-            yield Difference(property=about, ranks=ranks, has_majority=True, line=line)
+            yield Difference(property=about, ranks=ranks, not_separable="", line=line)
 
 
 def _reported(about: Property, value: Any) -> str:
@@ -91,41 +97,63 @@ def _nodes(ranks: Sequence[int], fleet: Sequence[HostInventory]) -> list[str]:
     return [machine.name for machine in fleet if not set(machine.ranks).isdisjoint(ranks)]
 
 
-def _rounded(values: Mapping[int, float], fleet: Sequence[HostInventory]) -> dict[int, Hashable]:
-    """Replace all values within the tolerance of the most frequent ones by one value."""
-    weights: defaultdict[float, Fraction] = defaultdict(Fraction)
+def _windows(values: Mapping[int, float], fleet: Sequence[HostInventory]) -> list[tuple[float, float]]:
+    """Return the lowest and the highest value of each range, as wide as the tolerance, in which most values may lie.
+
+    These are the range with the most votes and, if it has more than half of them, each other one with at least half
+    that would have as many without one host: that one may lie, with a value next to those of most.
+    """
+    votes: defaultdict[float, Fraction] = defaultdict(Fraction)
     for rank, share in shares_of_votes(values, fleet).items():
-        weights[values[rank]] += share
-    ordered = sorted(weights)
-    best = (Fraction(0), 0, 0)
+        votes[values[rank]] += share
+    ordered = sorted(votes)
+    found: list[tuple[Fraction, float, float]] = []
     first, inside = 0, Fraction(0)
-    for last, value in enumerate(ordered):
-        inside += weights[value]
+    for value in ordered:
+        inside += votes[value]
         while value > ordered[first] * (1 + MEMORY_TOLERANCE):
-            inside -= weights[ordered[first]]
+            inside -= votes[ordered[first]]
             first += 1
-        best = max(best, (inside, first, last))
-    alike = ordered[best[1] : best[2] + 1]
-    common = max(alike, key=lambda value: weights[value])
-    return {rank: common if alike[0] <= value <= alike[-1] else value for rank, value in values.items()}
+        if found and found[-1][1] == ordered[first]:
+            found.pop()  # a part of this one
+        found.append((inside, ordered[first], value))
+    total, most = sum(votes.values()), max(found)
+    if 2 * most[0] <= total:
+        return [most[1:]]
+    return [(low, high) for inside, low, high in found if inside > most[0] - 1 and 2 * inside >= total]
+
+
+def _rounded(values: Mapping[int, float], low: float, high: float) -> dict[int, float]:
+    """Replace all values of a range by the one in its middle."""
+    alike = sorted(value for value in values.values() if low <= value <= high)
+    return {rank: alike[len(alike) // 2] if low <= value <= high else value for rank, value in values.items()}
+
+
+def _ends(values: Mapping[int, float]) -> Split:
+    """Return all values as kinds without a majority."""
+    kinds: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for rank, value in sorted(values.items()):
+        kinds[value].append(rank)
+    return Split(majority=None, odd={value: tuple(ranks) for value, ranks in kinds.items()})
 
 
 def merge_differences(
     evidence: Evidence, differences: Sequence[Difference], fleet: Sequence[HostInventory]
 ) -> Iterator[Finding]:
     """Yield one finding for ranks that differ in several properties: an old image has an old torch, CUDA and NCCL."""
-    groups: defaultdict[tuple[tuple[int, ...], bool, str], list[Difference]] = defaultdict(list)
+    groups: defaultdict[tuple[tuple[int, ...], str, str], list[Difference]] = defaultdict(list)
     for difference in differences:
-        groups[difference.ranks, difference.has_majority, difference.property.severity].append(difference)
-    for (ranks, has_majority, severity), members in groups.items():
+        groups[difference.ranks, difference.not_separable, difference.property.severity].append(difference)
+    for (ranks, not_separable, severity), members in groups.items():
         labels = ", ".join(dict.fromkeys(member.property.label for member in members))
         names = ", ".join(f'"{name}"' for name in dict.fromkeys(member.property.name for member in members))
         remedies = ", ".join(dict.fromkeys(member.property.remedy for member in members))
-        named = culprit(evidence, ranks, fleet) if has_majority else _NOBODY
+        named = culprit(evidence, ranks, fleet)
         verb = "differ" if named.name.startswith(("nodes ", "ranks ")) else "differs"
         what = f"{named.name} {verb} from the rest in {labels}"
-        if not has_majority:
-            what = f"the nodes differ and are not separable: no kind has more than half of the nodes: {labels}"
+        if not_separable:
+            named = Culprit(kind="none", name=f"nobody: {not_separable}")
+            what = f"the nodes differ and are not separable: {not_separable}: {labels}"
         yield Finding(
             severity="fail" if severity == "fail" else "warn",
             check="inventory",
