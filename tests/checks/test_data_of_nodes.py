@@ -84,6 +84,18 @@ def test_of_two_nodes_the_one_that_cannot_read_is_named() -> None:
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("node-0",))
 
 
+@pytest.mark.parametrize(("able", "words"), [(1, "; node-0 can, by its word alone"), (2, ", and other nodes can")])
+def test_the_only_host_with_data_is_in_the_sentence(able: int, words: str) -> None:
+    evidence = with_data(able + 1, **{f"node{able}": ("no file", "")})
+    (finding,) = judge(evidence, SMOKE).findings
+    assert (finding.severity, finding.culprit.name) == ("fail", f"node node-{able}")
+    assert finding.what == f"node-{able} cannot read the training data{words}"
+    # Two agents behind one address are one host.
+    places = {node: "10.0.0.9" if node < able else "10.0.0.1" for node in range(able + 1)}
+    (finding,) = judge(replace(evidence, places_of_nodes=places), SMOKE).findings
+    assert "by its word alone" in finding.what
+
+
 @pytest.mark.parametrize("num_nodes", [1, 2, 3, 8])
 def test_data_that_no_node_has_are_nobodys_fault(num_nodes: int) -> None:
     faults = {f"node{node}": (f"mnist is not in /data on node-{node}", "") for node in range(num_nodes)}

@@ -61,7 +61,11 @@ def _unreadable(evidence: Evidence, faults: Mapping[int, str], digests: Mapping[
     names = _names(evidence, faults)
     lines = tuple(f"{_names(evidence, [node])} says: {quoted(fault)}" for node, fault in sorted(faults.items()))
     if vote.majority is not True:
-        return _finding(evidence, f"{names} cannot read the training data, and other nodes can", faults, lines)
+        able = [node for node in digests if machines[node] not in without]
+        # Of two hosts neither outvotes the other.
+        is_alone = len({machines[node][0] for node in able}) == 1
+        whose = f"; {_names(evidence, able)} can, by its word alone" if is_alone else ", and other nodes can"
+        return _finding(evidence, f"{names} cannot read the training data{whose}", faults, lines)
     return Finding(
         severity="error",
         check="training",
