@@ -19,7 +19,8 @@ import pytest
 from agent.stub_conductor import StubConductor
 
 from seatrial.agent import supervisor
-from seatrial.agent.supervisor import Agent, ControlConnection
+from seatrial.agent.control_connection import ControlConnection
+from seatrial.agent.supervisor import Agent
 from seatrial.probe.process import read_process
 from seatrial.protocol.wire import Decoder, encode
 
@@ -73,7 +74,7 @@ class Peer:
         if self._beats.is_alive():
             self._beats.join()
         self._socket.close()
-        for spool in self.agent._spools._spools:
+        for spool in self.agent._output.spools._spools:
             spool.free()
 
     def heard(self) -> list[dict[str, Any]]:
@@ -105,7 +106,7 @@ def _output(messages: list[dict[str, Any]]) -> tuple[int, bool]:
 
 def _fill(agent: Agent, num_bytes: int) -> None:
     """Have the agent send and print more than its connection holds."""
-    agent._spools.open(0, 0).write(os.urandom(num_bytes))
+    agent._output.spools.open(0, 0).write(os.urandom(num_bytes))
     for _ in range(num_bytes >> 10):
         agent._channel.write(b"x" * 1_000 + b"\n")
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from seatrial.agent import agent_main as agent_main
 from seatrial.agent import event_channel as agent_channel
 from seatrial.agent import supervisor as agent_serve
-from seatrial.agent.supervisor import Agent, ControlConnection
+from seatrial.agent.control_connection import ControlConnection
+from seatrial.agent.supervisor import Agent
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder
 

@@ -30,9 +30,10 @@ from dataclasses import replace
 from types import FrameType
 from typing import cast
 
+from seatrial.agent.control_connection import ControlConnection
 from seatrial.agent.controller_search import JOIN_SIGNALS, ControllerSearch, in_pod
 from seatrial.agent.guardian import guard
-from seatrial.agent.supervisor import Agent, ControlConnection
+from seatrial.agent.supervisor import Agent
 from seatrial.environment.interface_choice import MARK, choose
 from seatrial.environment.secret_variable import take_secret
 from seatrial.environment.working_folder import require_own_number

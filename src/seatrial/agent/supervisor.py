@@ -7,22 +7,21 @@ import os
 import re
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO, cast
+from typing import cast
 
 from seatrial.agent import orphans
 from seatrial.agent.clock_offset import ClockOffset
-from seatrial.agent.event_channel import EventChannel, append
+from seatrial.agent.control_connection import CommandReader, ConnectionUnusableError, ControlConnection
+from seatrial.agent.event_channel import EventChannel
 from seatrial.agent.node_process import NodeProcess
 from seatrial.agent.node_watch import NodeWatch
 from seatrial.agent.oom_watch import OomWatch
-from seatrial.agent.output_spool import OutputSpool, OutputSpools
-from seatrial.agent.program_ranks import Relay, environ_of, start_folder
-from seatrial.agent.rank_process import RankProcess, log_name
+from seatrial.agent.program_ranks import environ_of, start_folder
+from seatrial.agent.rank_output import RankOutput
+from seatrial.agent.rank_process import RankProcess
 from seatrial.agent.standstill import Standstill, stack_events
 from seatrial.environment.interface_choice import choose
 from seatrial.environment.placeholders import fill_placeholders
@@ -35,7 +34,6 @@ from seatrial.protocol.commands import (
     Killed,
     NodeStep,
     NodeStepCommand,
-    Output,
     RankStep,
     SignalReceived,
     StartProgram,
@@ -45,9 +43,8 @@ from seatrial.protocol.commands import (
     StepCommand,
 )
 from seatrial.protocol.events import EndEvent, ErrorEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent
-from seatrial.protocol.line_tags import TAG_CHARS, LineTags
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
-from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder
+from seatrial.protocol.wire import MAX_LINE_BYTES
 from seatrial.start import absolute_entries
 from seatrial.util.ports import free_port
 
@@ -60,22 +57,6 @@ _HURRY_S = 2.0
 nothing for so long gets no last words."""
 _PAUSED_S = 5.0
 """A look for messages that takes longer means that this process was paused, so the conductor was not silent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlConnection:
-    """A connection to the conductor after the handshake."""
-
-    connection: socket.socket
-    received: bytes
-    """Bytes that arrived after the handshake."""
-    tags_sent: LineTags | None
-    tags_received: LineTags | None
-    """None over ssh, which protects the lines itself."""
-
-
-class _ConnectionUnusableError(Exception):
-    """The agent must obey nothing more of what this connection brings. The message continues "node N ..."."""
 
 
 class Agent:
@@ -106,7 +87,6 @@ class Agent:
             local_world_size: ranks on this machine, with ``local_rank``.
         """
         self._received = control.received
-        self._tags = control.tags_received
         self._address = address
         self._local_rank = local_rank
         self._local_world_size = local_world_size
@@ -117,24 +97,19 @@ class Agent:
         self._folder = folder
         self._starts_programs = starts_programs
         self._ranks: dict[int, RankProcess] = {}
-        self._spools = OutputSpools(in_pod="SEATRIAL_LIVE" in os.environ)
-        """Output of ranks that goes into no file here."""
-        self._relays: dict[int, Relay] = {}
-        """Ranks whose output is shown."""
+        self._output = RankOutput(folder, self._channel)
         self._standstill = Standstill()
         self._node_process: NodeProcess | None = None
         """Carries out the steps of agents; None outside of these."""
         self._program = False
         self._mpi = False
         self._signal_sent = False
-        self._decoder = Decoder()
+        self._reader = CommandReader(control.tags_received)
         self._clock = ClockOffset()
         self._oom = OomWatch()
-        self._buffer = b""
         self._selector = selectors.DefaultSelector()
         self._selector.register(control.connection, selectors.EVENT_READ, self._read_conductor)
         self._watch = NodeWatch(self._selector, self._channel.event)
-        self._heard_at = time.monotonic()
         self._over = False
 
     def serve(self, signals: list[int]) -> int:
@@ -144,7 +119,7 @@ class Agent:
         """
         try:
             self._loop(signals)
-        except _ConnectionUnusableError as error:
+        except ConnectionUnusableError as error:
             self._note(f"node {self._node_rank} {error}; its ranks were ended")
         except Exception as error:  # a bug of ours, or no more descriptors: never a fault of the node
             self._note(f"the agent of node {self._node_rank} failed: {type(error).__name__}: {error}")
@@ -163,7 +138,7 @@ class Agent:
         why they ended, and does not lose this node for a reason that it cannot see.
         """
         began = time.monotonic()
-        for piece in self._spools.rest(began + OUTPUT_S):
+        for piece in self._output.spools.rest(began + OUTPUT_S):
             self._wait_until_taken(began, signals)
             if self._channel.lost or len(signals) > 1:
                 break
@@ -194,7 +169,7 @@ class Agent:
             ready = self._selector.select(timeout=0.1)
             selected_at = time.monotonic()
             if selected_at - before > _PAUSED_S:
-                self._heard_at += selected_at - before
+                self._reader.heard_at += selected_at - before
                 self._channel.excuse(selected_at - before)
             for key, _ in ready:
                 # An earlier command of this round may have ended the rank that this pipe belonged to.
@@ -204,7 +179,7 @@ class Agent:
             self._reap()
             self._flush_commands()
             self._channel.flush()
-            for piece in self._spools.pieces(self._channel.is_free):
+            for piece in self._output.spools.pieces(self._channel.is_free):
                 self._channel.send(piece)
             if time.monotonic() >= next_status:
                 self._send_status()
@@ -225,7 +200,7 @@ class Agent:
 
     def _why_dead(self, now: float) -> str:
         """Return why the controller counts as dead or stopped, to continue "node N ..."; empty: it does not."""
-        if now - self._heard_at > CONDUCTOR_SILENT_S:
+        if now - self._reader.heard_at > CONDUCTOR_SILENT_S:
             return f"received nothing from the controller for {CONDUCTOR_SILENT_S:.0f} s"
         if now - self._channel.waits_since() > CONDUCTOR_SILENT_S:
             return f"could send nothing to the controller for {CONDUCTOR_SILENT_S:.0f} s"
@@ -271,18 +246,8 @@ class Agent:
         self._take_in(data)
 
     def _take_in(self, data: bytes) -> None:
-        self._heard_at = time.monotonic()
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        if len(self._buffer) > MAX_LINE_BYTES + TAG_CHARS:
-            raise _ConnectionUnusableError("received a line longer than any of the controller's")
-        for received in lines:
-            line = self._tags.remove(received) if self._tags else received
-            if line is None:
-                changed = "received a line that was changed, repeated or left out on the way from the controller"
-                raise _ConnectionUnusableError(changed)
-            message = self._decoder.line(line)
-            if message is not None and "kind" in message:
-                self._obey(cast("AgentCommand", message))
+        for command in self._reader.take_in(data):
+            self._obey(command)
 
     def _obey(self, command: AgentCommand) -> None:
         match command["kind"]:
@@ -392,19 +357,19 @@ class Agent:
                 planted=start["planted"],
                 threads=threads,
             )
-            log = self._open_log(rank, start["gen"])
+            log = self._output.open(rank, start["gen"])
             self._add(RankProcess(rank, start["gen"], environ, log, start=command))
 
     def _start_program(self, start: StartProgram) -> None:
         if not self._starts_programs:
-            raise _ConnectionUnusableError("was asked to start a program, which no acceptance trial does")
+            raise ConnectionUnusableError("was asked to start a program, which no acceptance trial does")
         program = start["program"]
         local_world_size = self._local_world_size or max(1, len(start["places"]))
         threads = max(1, self._cores // (program["spawns"] or local_world_size))
         environ = {**os.environ, **start["env"]}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
         self._program, self._mpi = True, False
-        self._spools.share(program["nnodes"])
+        self._output.spools.share(program["nnodes"])
         if not program["watched"]:
             orphans.adopt()
         folder, script_refusal, note = start_folder(program)
@@ -415,7 +380,7 @@ class Agent:
             return
         for rank, place in start["places"]:
             local_rank = place if self._local_rank is None else self._local_rank
-            log = self._open_log(rank, start["gen"])
+            log = self._output.open(rank, start["gen"])
             rank_environ = environ_of(
                 environ, start, rank=rank, local_rank=local_rank, local_world_size=local_world_size
             )
@@ -424,7 +389,7 @@ class Agent:
                 rank, start["gen"], rank_environ, log, argv=argv, watched=program["watched"], cwd=folder
             )
             if rank in program["shown"]:
-                self._relays[rank] = Relay(partial(self._show, process))
+                self._output.show(process)
             self._add(process)
 
     def _refuse_script(self, start: StartProgram, text: str) -> None:
@@ -439,7 +404,9 @@ class Agent:
     def _add(self, process: RankProcess) -> None:
         self._ranks[process.rank] = process
         self._selector.register(process.event_fd, selectors.EVENT_READ, partial(self._forward, process))
-        self._selector.register(process.output_fd, selectors.EVENT_READ, partial(self._drain, process))
+        self._selector.register(
+            process.output_fd, selectors.EVENT_READ, partial(self._output.drain, process, self._unregister)
+        )
         if process.end_fd is not None:
             self._selector.register(process.end_fd, selectors.EVENT_READ, partial(self._reap_one, process))
 
@@ -457,21 +424,6 @@ class Agent:
         if self._node_process is not None:
             self._node_process.flush()
         self._watch.flush()
-
-    def _show(self, process: RankProcess, lines: list[str], left_out: int) -> None:
-        self._channel.send(
-            Output(
-                kind="output",
-                gen=process.generation,
-                rank=process.rank,
-                lines=lines,
-                left_out=left_out,
-            )
-        )
-
-    def _open_log(self, rank: int, generation: int) -> BinaryIO | OutputSpool:
-        file = append(os.path.join(self._folder, log_name(rank, generation))) if self._folder else None
-        return file if file is not None else self._spools.open(rank, generation)
 
     def _ask_time(self) -> None:
         question = self._clock.question()
@@ -495,16 +447,6 @@ class Agent:
             else:
                 self._channel.write(line + b"\n")
 
-    def _drain(self, process: RankProcess, *, everything: bool = False) -> None:
-        lines, ended = process.read(process.output_fd, everything=everything)
-        relay = self._relays.get(process.rank)
-        if relay is not None and self._channel.is_full():
-            relay.leave_out(lines)
-        elif relay is not None:
-            relay.take(lines, process.buffers[process.output_fd])
-        if ended:
-            self._unregister(process.output_fd)
-
     def _unregister_all(self, process: RankProcess) -> None:
         for fd in (process.event_fd, process.output_fd, process.end_fd):
             if fd is not None:
@@ -527,12 +469,10 @@ class Agent:
         # The processes that it started must not outlive it, nor go on writing into its pipes.
         process.kill_group()
         self._forward(process, everything=True)
-        self._drain(process, everything=True)
+        self._output.drain(process, self._unregister, everything=True)
         # An orphan of the rank may keep a pipe open forever.
         self._unregister_all(process)
-        relay = self._relays.pop(process.rank, None)
-        if relay is not None:
-            relay.close()
+        self._output.end(process)
         del self._ranks[process.rank]
         self._channel.event(self._exit_event(process))
         process.close()
