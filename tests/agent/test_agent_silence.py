@@ -44,10 +44,13 @@ _PROGRAM |= {"script": "", "cwd_trust": _NOBODY, "script_trust": _NOBODY}
 class Peer:
     """The other end of the connection of an agent of this process: it sends heartbeats, and reads when it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         ours, self._socket = socket.socketpair()
         control = ControlConnection(connection=ours, received=b"", tags_sent=None, tags_received=None)
-        self.agent = Agent(control=control, address="127.0.0.1", node_rank=0, cores=1, folder=None)
+        kept = None if folder is None else str(folder)
+        self.agent = Agent(
+            control=control, address="127.0.0.1", node_rank=0, cores=1, folder=kept, starts_programs=True
+        )
         self._data = b""
         self._ends = threading.Event()
         self._beats = threading.Thread(target=self._beat)

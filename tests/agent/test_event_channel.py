@@ -14,6 +14,7 @@ from seatrial.agent.event_channel import EventChannel
 from seatrial.agent.output_spool import OutputSpools
 from seatrial.protocol.line_tags import LineTags
 from seatrial.protocol.wire import Decoder
+from seatrial.util.disk_writer import DiskWriter
 
 _LINES = [b"%05d %s\n" % (number, b"x" * 3_000) for number in range(2_000)]
 
@@ -57,7 +58,7 @@ def _read_all(channel: EventChannel, theirs: socket.socket) -> list[bytes]:
 
 @pytest.mark.parametrize("has_tags", [False, True])
 def test_what_nobody_reads_waits_in_its_order(ends: tuple[socket.socket, socket.socket], has_tags: bool) -> None:
-    channel = EventChannel(ends[0], _tags() if has_tags else None)
+    channel = EventChannel(ends[0], _tags() if has_tags else None, DiskWriter())
     for line in _LINES:
         channel.write(line)
     assert not channel.is_free()
@@ -69,7 +70,7 @@ def test_what_nobody_reads_waits_in_its_order(ends: tuple[socket.socket, socket.
 
 
 def test_output_waits_in_its_spool_and_events_go_on(ends: tuple[socket.socket, socket.socket]) -> None:
-    channel, spools = EventChannel(ends[0], None), OutputSpools(in_pod=False)
+    channel, spools = EventChannel(ends[0], None, DiskWriter()), OutputSpools(in_pod=False)
     spool = spools.open(0, 0)
     spool.write(b"output")
     spool.close()
@@ -82,7 +83,7 @@ def test_output_waits_in_its_spool_and_events_go_on(ends: tuple[socket.socket, s
 
 
 def test_one_piece_of_output_waits_at_most(ends: tuple[socket.socket, socket.socket]) -> None:
-    channel, spools = EventChannel(ends[0], None), OutputSpools(in_pod=False)
+    channel, spools = EventChannel(ends[0], None, DiskWriter()), OutputSpools(in_pod=False)
     output = b"".join(b"%x" % (number * 2_654_435_761 % 2**32) for number in range(2_000_000))
     spool = spools.open(0, 0)
     spool.write(output)
@@ -101,7 +102,7 @@ def test_a_conductor_that_takes_nothing_costs_bounded_memory(
 ) -> None:
     monkeypatch.setattr(event_channel, "_FULL_BYTES", 1 << 20)
     monkeypatch.setattr(event_channel, "_MOST_BYTES", 1 << 23)
-    channel = EventChannel(ends[0], None)
+    channel = EventChannel(ends[0], None, DiskWriter())
     states = set()
     for line in _LINES * 10:
         channel.write(line)
@@ -111,7 +112,7 @@ def test_a_conductor_that_takes_nothing_costs_bounded_memory(
 
 
 def test_it_waits_since_the_conductor_took_something(ends: tuple[socket.socket, socket.socket]) -> None:
-    channel = EventChannel(ends[0], None)
+    channel = EventChannel(ends[0], None, DiskWriter())
     channel.write(b"short\n")
     assert channel.waits_since() > time.monotonic()
     for line in _LINES:

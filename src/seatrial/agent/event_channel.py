@@ -1,4 +1,4 @@
-"""The channel from an agent to its conductor. Events also go into a file here, which outlives the connection."""
+"""The channel from an agent to its conductor. Events also go into a file, which outlives the connection."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import os
 import select
 import socket
 import time
-from typing import BinaryIO
 
-from seatrial.files import open_to_append
 from seatrial.protocol.commands import AgentReport
 from seatrial.protocol.events import Event, Source
 from seatrial.protocol.line_tags import LineTags
 from seatrial.protocol.wire import encode
+from seatrial.util.disk_writer import MOST_BYTES, DiskWriter, WrittenFile
 
 _FULL_BYTES = 4 << 20
 """Unsent bytes from which the agent takes in nothing more that can wait elsewhere."""
 _MOST_BYTES = 64 << 20
 """Unsent bytes with which the connection counts as lost, to bound the memory: no conductor of ours asks for so much."""
+_MOST_FILE_BYTES = MOST_BYTES + (16 << 20)
+"""The output of ranks that waits for the same disk leaves this room for events."""
 _DRAIN_S = 2.0
 
 
@@ -29,9 +30,16 @@ class EventChannel:
     Never raises: when the conductor cannot be reached, ``lost`` is set.
     """
 
-    def __init__(self, connection: socket.socket, tags: LineTags | None) -> None:
-        """``tags``: those of the lines sent; None over ssh."""
+    def __init__(self, connection: socket.socket, tags: LineTags | None, disk: DiskWriter) -> None:
+        """Take over the connection.
+
+        Args:
+            connection: the one to the conductor.
+            tags: those of the lines sent; None over ssh.
+            disk: writes the file of the events.
+        """
         self._connection = connection
+        self._disk = disk
         self._tags = tags
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
@@ -41,13 +49,15 @@ class EventChannel:
         self._taken_at = 0.0
         """When the connection last took something of ``_unsent``, or when that began to wait."""
         self._source: Source | None = None
-        self._file: BinaryIO | None = None
+        self._file: WrittenFile | None = None
 
     def begin(self, run: str, src: str, folder: str | None) -> None:
         """Begin the events of this source. ``folder``: where their file is kept; None: nowhere."""
         self._source = Source(run, src)
         if folder:
-            self._file = append(os.path.join(folder, f"{src}.events"))
+            path = os.path.join(folder, f"{src}.events")
+            # The numbers of the events show a gap; the newline ends a line that may have been cut.
+            self._file = self._disk.open(path, lambda gap_bytes: b"\n", _MOST_FILE_BYTES)
 
     def event(self, event: Event) -> None:
         """Record an event of the agent. Nothing happens before ``begin``."""
@@ -56,13 +66,10 @@ class EventChannel:
                 self.record(line)
 
     def record(self, line: bytes) -> None:
-        """Keep a line of an event in the file and send it."""
-        if self._file is not None:
-            try:
-                self._file.write(line)
-            except OSError:  # a full disk: the conductor still has all events
-                self._close_file()
+        """Send a line of an event, and keep it in the file."""
         self.write(line)
+        if self._file is not None and not self._file.is_refused:
+            self._disk.write(self._file, line)
 
     def send(self, message: AgentReport) -> None:
         """Send a message that is not kept."""
@@ -130,18 +137,5 @@ class EventChannel:
             while time.monotonic() < until and self._connection.recv(1 << 16):
                 pass
         self._connection.close()
-        self._close_file()
-
-    def _close_file(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
-
-
-def append(path: str) -> BinaryIO | None:
-    """Open a file to append whole lines. None: it cannot be opened, which must not disturb the run."""
-    try:
-        return open_to_append(path, run_folder=True)
-    except OSError:
-        return None
+            self._disk.close(self._file)

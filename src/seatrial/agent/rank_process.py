@@ -12,10 +12,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from seatrial.agent.command_pipe import CommandPipe
-from seatrial.agent.output_spool import OutputSpool
 from seatrial.environment import self_location
 from seatrial.environment.pmi import launcher_fds
 from seatrial.probe import process
@@ -54,6 +53,16 @@ def log_name(rank: int, generation: int) -> str:
     return f"rank{rank}.gen{generation}.log"
 
 
+class OutputLog(Protocol):
+    """What keeps the output of a rank. It never waits, since the agent must be heard each second."""
+
+    def write(self, piece: bytes, /) -> object:
+        """Append to the output."""
+
+    def close(self) -> None:
+        """Note that nothing follows."""
+
+
 class RankProcess:
     """A rank that the constructor starts: our worker, or a program."""
 
@@ -62,7 +71,7 @@ class RankProcess:
         rank: int,
         generation: int,
         environ: Mapping[str, str],
-        log: BinaryIO | OutputSpool,
+        log: OutputLog,
         *,
         start: StartRank | None = None,
         argv: Sequence[str] | None = None,
@@ -178,8 +187,7 @@ class RankProcess:
 
     def _log_piece(self, piece: bytes) -> None:
         if self._log_left_bytes > 0:
-            with contextlib.suppress(OSError):  # a full disk must not disturb the trial
-                self._log.write(piece[: self._log_left_bytes])
+            self._log.write(piece[: self._log_left_bytes])
             self._log_left_bytes -= len(piece)
 
     def _keep_last(self, lines: list[bytes]) -> None:
@@ -299,8 +307,7 @@ class RankProcess:
         os.close(self._stack_read)
         self._phases.close()
         os.close(self._phase_fd)
-        with contextlib.suppress(OSError):
-            self._log.close()
+        self._log.close()
 
 
 def _pidfd(pid: int) -> int | None:

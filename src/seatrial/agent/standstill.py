@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from seatrial.agent import py_spy
+from seatrial.agent.disk_question import DiskQuestion
 from seatrial.agent.rank_process import RankProcess
 from seatrial.probe import process
 from seatrial.protocol.events import StackEvent
@@ -19,6 +20,9 @@ _IDLE_SHARE = 0.02
 """Share of a core: threads that only watch a connection or poll a queue use less (0.004 seen of a rank in Gloo)."""
 _PY_SPY_S = 5.0
 """Time for each stack, all at once: the conductor may not wait 15 s for a word of this agent."""
+_STACKS_S = _PY_SPY_S + 2.5
+"""The same for what is asked of disks before and after."""
+_NO_DISK = "py-spy was not run: the disk on which it is looked for, or is, does not answer"
 _MAX_STACK_CHARS = 48 << 10
 
 
@@ -56,8 +60,15 @@ class Standstill:
 
 def stack_events(ranks: Sequence[RankProcess]) -> list[StackEvent]:
     """Return where each rank of a script is: its last output, its state, and its stack where py-spy is installed."""
-    with ThreadPoolExecutor(max(1, len(ranks))) as pool:
-        return list(map(_stack_event, ranks, pool.map(_stack, ranks)))
+    questions = [DiskQuestion(partial(_stack, rank)) for rank in ranks]
+    until = time.monotonic() + _STACKS_S
+    # A rank that waits for a disk of the network may well have its interpreter, and py-spy, on the same one.
+    answered = [question.is_answered(until - time.monotonic()) for question in questions]
+    texts = [
+        question.answer() if is_answered else _NO_DISK
+        for question, is_answered in zip(questions, answered, strict=True)
+    ]
+    return list(map(_stack_event, ranks, texts))
 
 
 def _stack(rank: RankProcess) -> str:

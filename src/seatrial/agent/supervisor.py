@@ -7,6 +7,7 @@ import os
 import re
 import selectors
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -15,6 +16,7 @@ from typing import cast
 from seatrial.agent import orphans
 from seatrial.agent.clock_offset import ClockOffset
 from seatrial.agent.control_connection import CommandReader, ConnectionUnusableError, ControlConnection
+from seatrial.agent.disk_question import DiskQuestion
 from seatrial.agent.event_channel import EventChannel
 from seatrial.agent.node_process import NodeProcess
 from seatrial.agent.node_watch import NodeWatch
@@ -46,6 +48,7 @@ from seatrial.protocol.events import EndEvent, ErrorEvent, ExitEvent, LeftEvent,
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
 from seatrial.start import absolute_entries
+from seatrial.util.disk_writer import DiskWriter
 from seatrial.util.ports import free_port
 
 _END_S = 5.0
@@ -55,6 +58,13 @@ _FULL_WAIT_S = 0.1
 _HURRY_S = 2.0
 """Time for the controller to take the news of a signal before the ranks end. After a second signal, one that takes
 nothing for so long gets no last words."""
+_FILES_S = 3.0
+"""Time for the disk to take what is left for the files, before the last words. The conductor gives an agent 10 s to
+end."""
+_LAST_FILES_S = 5.0
+"""The same after the last words. Where no launcher waits so long, it ends the agent."""
+_START_S = 1.0
+"""Longer than a disk takes to answer, so that nothing else comes before the start."""
 _PAUSED_S = 5.0
 """A look for messages that takes longer means that this process was paused, so the conductor was not silent."""
 
@@ -91,16 +101,20 @@ class Agent:
         self._local_rank = local_rank
         self._local_world_size = local_world_size
         self._connection = control.connection
-        self._channel = EventChannel(control.connection, control.tags_sent)
+        self._disk = DiskWriter()
+        """For the folder, which may be on a disk of the network."""
+        self._channel = EventChannel(control.connection, control.tags_sent, self._disk)
         self._node_rank = node_rank
         self._cores = cores
         self._folder = folder
         self._starts_programs = starts_programs
         self._ranks: dict[int, RankProcess] = {}
-        self._output = RankOutput(folder, self._channel)
+        self._output = RankOutput(folder, self._channel, self._disk)
         self._standstill = Standstill()
         self._node_process: NodeProcess | None = None
         """Carries out the steps of agents; None outside of these."""
+        self._start: tuple[StartWorkers | StartProgram, DiskQuestion[tuple[str, str, str]]] | None = None
+        """Ranks that are not started yet, since a disk has not answered."""
         self._program = False
         self._mpi = False
         self._signal_sent = False
@@ -129,6 +143,7 @@ class Agent:
         self._send_rest(signals)
         self._selector.close()
         self._channel.close()
+        self._disk.end(time.monotonic() + _LAST_FILES_S, lambda: len(signals) > 1)
         return 0 if self._over else 3
 
     def _send_rest(self, signals: list[int]) -> None:
@@ -137,6 +152,7 @@ class Agent:
         All ranks have ended, so a controller that took nothing gets as much time again: one that goes on then learns
         why they ended, and does not lose this node for a reason that it cannot see.
         """
+        self._finish_files(signals)
         began = time.monotonic()
         for piece in self._output.spools.rest(began + OUTPUT_S):
             self._wait_until_taken(began, signals)
@@ -147,6 +163,13 @@ class Agent:
             leave_launcher(os.environ)
         self._channel.event(EndEvent(kind="end"))
         self._wait_until_taken(began, signals)
+
+    def _finish_files(self, signals: list[int]) -> None:
+        """Give the disk time for the output of ranks, and say what is missing in its files."""
+        self._disk.finish(time.monotonic() + _FILES_S, lambda: len(signals) > 1)
+        self._output.settle()
+        for text in self._output.missing():
+            self._channel.event(NoteEvent(kind="note", severity="warn", text=text))
 
     def _wait_until_taken(self, began: float, signals: list[int]) -> None:
         """Wait until the controller has taken all that was sent, for as long as it takes some of it, yet not for ever.
@@ -177,8 +200,10 @@ class Agent:
                     callback: Callable[[], None] = key.data
                     callback()
             self._reap()
+            self._continue_start(0.0)
             self._flush_commands()
             self._channel.flush()
+            self._output.settle()
             for piece in self._output.spools.pieces(self._channel.is_free):
                 self._channel.send(piece)
             if time.monotonic() >= next_status:
@@ -195,6 +220,7 @@ class Agent:
         """Have the next round begin as soon as the connection takes more, and not before where nothing else fits."""
         if self._channel.is_full():
             self._channel.wait(_FULL_WAIT_S)
+        self._output.wait_for_disk(_FULL_WAIT_S)
         writes = 0 if self._channel.is_free() else selectors.EVENT_WRITE
         self._selector.modify(self._connection, selectors.EVENT_READ | writes, self._read_conductor)
 
@@ -264,12 +290,13 @@ class Agent:
                 self._send_node_step(command)
             case "start_workers":
                 self._end_node_process()
-                self._start_workers(command)
+                self._begin_start(command)
             case "start_program":
-                self._start_program(command)
+                self._begin_start(command)
             case "step":
                 self._send_step(command)
             case "terminate":
+                self._start = None
                 for process in self._ranks.values():
                     process.terminate()
             case "quit":
@@ -329,6 +356,23 @@ class Agent:
             self._node_process.end()
             self._node_process = None
 
+    def _begin_start(self, start: StartWorkers | StartProgram) -> None:
+        """Start the ranks once the disks have answered that they are started from."""
+        if start["kind"] == "start_program" and not self._starts_programs:
+            raise ConnectionUnusableError("was asked to start a program, which no acceptance trial does")
+        self._program = start["kind"] == "start_program"
+        self._start = start, DiskQuestion(partial(_start_folder, start))
+        self._continue_start(_START_S)
+
+    def _continue_start(self, timeout_s: float) -> None:
+        if self._start is None or not self._start[1].is_answered(timeout_s):
+            return
+        (start, question), self._start = self._start, None
+        if start["kind"] == "start_program":
+            self._start_program(start, *question.answer())
+        else:
+            self._start_workers(start)
+
     def _start_workers(self, start: StartWorkers) -> None:
         local_world_size = self._local_world_size or max(1, len(start["places"]))
         threads = _typed_threads(start["env"]) or max(1, self._cores // local_world_size)
@@ -339,7 +383,7 @@ class Agent:
             self._address = address_of(start["interface"]) or self._address
         environ = {**os.environ, **start["env"], **absolute_entries(start["env"])}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
-        self._program, self._mpi = False, start["backend"] == "mpi"
+        self._mpi = start["backend"] == "mpi"
         for rank, local_rank in start["places"]:
             command = StartRank(
                 kind="start",
@@ -360,19 +404,16 @@ class Agent:
             log = self._output.open(rank, start["gen"])
             self._add(RankProcess(rank, start["gen"], environ, log, start=command))
 
-    def _start_program(self, start: StartProgram) -> None:
-        if not self._starts_programs:
-            raise ConnectionUnusableError("was asked to start a program, which no acceptance trial does")
+    def _start_program(self, start: StartProgram, folder: str, script_refusal: str, note: str) -> None:
         program = start["program"]
         local_world_size = self._local_world_size or max(1, len(start["places"]))
         threads = max(1, self._cores // (program["spawns"] or local_world_size))
         environ = {**os.environ, **start["env"]}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
-        self._program, self._mpi = True, False
+        self._mpi = False
         self._output.spools.share(program["nnodes"])
         if not program["watched"]:
             orphans.adopt()
-        folder, script_refusal, note = start_folder(program)
         if note:
             self._channel.event(NoteEvent(kind="note", severity="warn", text=note))
         if script_refusal:
@@ -489,6 +530,7 @@ class Agent:
         return event
 
     def _end_ranks(self, stacks: Collection[int]) -> None:
+        self._start = None
         self._report_stacks(stacks)
         for process in self._ranks.values():
             process.kill()
@@ -529,6 +571,13 @@ class Agent:
         status = Status(kind="status", ranks=ranks, still=self._standstill.seconds(scripts))
         if not self._channel.is_full():  # what waits there shows as well that this agent lives
             self._channel.send(status)
+
+
+def _start_folder(start: StartWorkers | StartProgram) -> tuple[str, str, str]:
+    """Return what ``start_folder`` does, once the disk has answered from which the ranks are started."""
+    with contextlib.suppress(OSError), open(sys.executable, "rb", buffering=0) as file:
+        file.read(1)
+    return start_folder(start["program"]) if start["kind"] == "start_program" else ("", "", "")
 
 
 def _typed_threads(env: Mapping[str, str]) -> int:

@@ -1,0 +1,205 @@
+"""Files on a disk that may answer nothing for minutes, as a file server in failover does. The caller never waits.
+
+A thread opens and writes the files. All that it has not written yet waits in memory, up to a bound; the rest is left
+out of the file and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from seatrial.files import open_to_append
+
+_FULL_BYTES = 16 << 20
+"""Waiting bytes from which nothing should come that can wait elsewhere."""
+MOST_BYTES = 32 << 20
+"""Waiting bytes of all files with which one that says nothing else takes no more. A node has up to hundreds of writers
+in as many agents, and must not be short of memory for a disk."""
+_PIECE_BYTES = 1 << 20
+"""Written at once. The disk answers after each piece, so that a slow one is not taken for one that answers nothing."""
+
+
+class WrittenFile:
+    """One file. Only its writer's methods change it."""
+
+    def __init__(self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int) -> None:
+        self.path, self.words_of_gap, self.most_bytes = path, words_of_gap, most_bytes
+        self.waiting = bytearray()
+        self.missing_bytes = 0
+        """Bytes that will never be in the file."""
+        self.left_out_bytes = 0
+        """The last of the missing bytes, after all that waits."""
+        self.lost_bytes = 0
+        """Missing bytes before all that waits, of which the file does not speak yet."""
+        self.error = ""
+        """Why the disk took no more, where it said so."""
+        self.is_refused = False
+        """Whether it could not be opened. All that was written waits then for ``take_back``."""
+        self.is_closing = False
+        self.opened: io.FileIO | None = None
+
+
+class DiskWriter:
+    """The thread, which starts with the first file, and what waits for it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: deque[WrittenFile] = deque()
+        """Files that are to be opened, written to or closed, each of them once."""
+        self._num_waiting = 0
+        self._busy_since = math.inf
+        """When the disk was asked for what it has not done yet."""
+        self._is_over = False
+        self._thread = threading.Thread(target=self._run, name="disk writer", daemon=True)
+
+    def open(self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int | None = None) -> WrittenFile:
+        """Have a file of the run opened to append.
+
+        Args:
+            path: the file.
+            words_of_gap: returns what the file says in place of that many bytes that are missing.
+            most_bytes: waiting bytes of all files with which this one takes no more.
+        """
+        file = WrittenFile(path, words_of_gap, MOST_BYTES if most_bytes is None else most_bytes)
+        with self._changed:
+            if not self._thread.is_alive():
+                self._thread.start()
+            self._put(file)
+        return file
+
+    def write(self, file: WrittenFile, piece: bytes) -> None:
+        """Append to a file."""
+        with self._changed:
+            if self._num_waiting + len(piece) > file.most_bytes:
+                file.missing_bytes += len(piece)
+                file.left_out_bytes += len(piece)
+                return
+            self._append(file, piece)
+
+    def close(self, file: WrittenFile) -> None:
+        """Have a file closed once all is written."""
+        with self._changed:
+            self._append(file, b"")
+            file.is_closing = True
+
+    def take_back(self, file: WrittenFile) -> bytes:
+        """Return what a file that was refused has not taken."""
+        with self._changed:
+            taken, file.waiting = bytes(file.waiting), bytearray()
+            self._num_waiting -= len(taken)
+            return taken
+
+    def is_full(self) -> bool:
+        """Return whether so much waits that nothing should come that can wait elsewhere."""
+        return self._num_waiting >= _FULL_BYTES
+
+    def silent_s(self) -> float:
+        """Return for how long the disk has not answered."""
+        return max(0.0, time.monotonic() - self._busy_since)
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until the disk has taken something, at most for that time."""
+        with self._changed:
+            if self.is_full():
+                self._changed.wait(timeout_s)
+
+    def finish(self, until: float, hurries: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until the disk has taken all, at most until that time (monotonic). Return whether it has.
+
+        ``hurries``: asked ten times a second whether to wait no more.
+        """
+        with self._changed:
+            while self._due or self._busy_since < math.inf:
+                left_s = until - time.monotonic()
+                if left_s <= 0 or hurries():
+                    return False
+                self._changed.wait(min(0.1, left_s))
+        return True
+
+    def end(self, until: float, hurries: Callable[[], bool] = lambda: False) -> bool:
+        """Wait as ``finish`` does, and have the thread end when the disk has taken all."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        is_finished = self.finish(until, hurries)
+        if is_finished and self._thread.is_alive():
+            self._thread.join()
+        return is_finished
+
+    def _append(self, file: WrittenFile, piece: bytes) -> None:
+        if file.left_out_bytes:
+            piece = file.words_of_gap(file.left_out_bytes) + piece
+            file.left_out_bytes = 0
+        file.waiting += piece
+        self._num_waiting += len(piece)
+        if not file.is_refused:
+            self._put(file)
+
+    def _put(self, file: WrittenFile) -> None:
+        if file not in self._due:
+            self._due.append(file)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._due:
+                    if self._is_over:
+                        return
+                    self._changed.wait()
+                file = self._due.popleft()
+                piece = bytes(file.waiting[:_PIECE_BYTES])
+                closes = file.is_closing and len(piece) == len(file.waiting)
+                self._busy_since = time.monotonic()
+            lost_bytes = 0 if file.is_refused else _carry_out(file, piece)
+            if closes:
+                _close(file)
+            with self._changed:
+                self._busy_since = math.inf
+                file.missing_bytes += lost_bytes
+                if not file.is_refused:
+                    del file.waiting[: len(piece)]
+                    self._num_waiting -= len(piece)
+                    if file.waiting:
+                        self._put(file)
+                self._changed.notify_all()
+
+
+def _carry_out(file: WrittenFile, piece: bytes) -> int:
+    """Open the file, unless it is open, and write the piece. Return how many bytes of it the disk did not take."""
+    if file.opened is None:
+        try:
+            file.opened = open_to_append(file.path, run_folder=True)
+        except OSError as error:
+            file.error, file.is_refused = error.strerror or str(error), True
+            return 0
+    if not piece:
+        return 0
+    head = file.words_of_gap(file.lost_bytes) if file.lost_bytes else b""
+    data, written = head + piece, 0
+    try:
+        while written < len(data):
+            # A disk that is full takes a part of it, and the error comes with the rest.
+            count = file.opened.write(data[written:])
+            if not count:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written += count
+    except OSError as error:
+        file.error = error.strerror or str(error)
+    lost_bytes = min(len(piece), len(data) - written)
+    file.lost_bytes = lost_bytes + (file.lost_bytes if written < len(head) else 0)
+    return lost_bytes
+
+
+def _close(file: WrittenFile) -> None:
+    if file.opened is not None:
+        with contextlib.suppress(OSError):
+            file.opened.close()
