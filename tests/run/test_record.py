@@ -6,14 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from hostile_files import HOSTILE, assert_unharmed
+from slow_disk import SlowDisk
 
 from seatrial.errors import RequestError
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
+from seatrial.run import record
 from seatrial.run.record import Recorder, new_folder
 
 
@@ -37,6 +40,7 @@ def test_every_event_is_in_memory_and_in_the_file(tmp_path: Path) -> None:
     events = [{"kind": "note", "text": "y" * size} for size in (1, 10, 10_000)]
     for event in events:
         recorder(event)
+        assert recorder._disk.finish(time.monotonic() + 20)
         assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events, "kept at once, not at the end"
     recorder.close()
     assert recorder.events == events
@@ -45,16 +49,47 @@ def test_every_event_is_in_memory_and_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_a_full_disk_is_noted_once(tmp_path: Path) -> None:
     recorder = Recorder("x", tmp_path)
+    assert recorder._disk.finish(time.monotonic() + 20)
+    assert recorder._file.opened is not None
     with open("/dev/full", "wb") as full:
-        os.dup2(full.fileno(), recorder._file.fileno())
+        os.dup2(full.fileno(), recorder._file.opened.fileno())
     events = [{"kind": "note", "number": number} for number in range(3)]
     for event in events:
         recorder(event)
+        recorder._disk.finish(time.monotonic() + 20)
     recorder.close()
     assert [event for event in recorder.events if "number" in event] == events
     told = [event for event in recorder.events if event.get("severity") == "error"]
     assert len(told) == 1
     assert os.strerror(28) in told[0]["text"]
+
+
+def test_a_disk_that_answers_nothing_holds_up_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch)
+    recorder = Recorder("x", tmp_path)
+    disk.freeze()
+    began = time.monotonic()
+    for number in range(3):
+        recorder({"kind": "note", "number": number})
+    recorder.note("seen meanwhile")
+    assert time.monotonic() - began < 5
+    disk.thaw()
+    recorder.close()
+    assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events
+    assert len(recorder.events) == 5
+
+
+def test_a_disk_that_never_answers_leaves_no_whole_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_LAST_WRITE_S", 0.3)
+    disk = SlowDisk(monkeypatch)
+    recorder = Recorder("x", tmp_path)
+    disk.freeze()
+    recorder({"kind": "run"})
+    recorder.close()
+    (told,) = (event["text"] for event in recorder.events if event.get("severity") == "error")
+    assert "(the disk has not answered for " in told
+    disk.thaw()
+    assert recorder._disk.end(time.monotonic() + 20)
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

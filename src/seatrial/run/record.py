@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import secrets
@@ -19,6 +18,12 @@ from seatrial.protocol.events import EndEvent, NoteEvent, Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import encode
 from seatrial.report.recorded_events import RECORD
+from seatrial.util.disk_writer import DiskWriter
+
+_MOST_BYTES = 1 << 30
+"""Bytes that wait for the disk: they are in memory as events, too."""
+_LAST_WRITE_S = 60.0
+"""Time for the disk to take the rest at the end."""
 
 
 def new_folder(out: Path) -> tuple[str, Path]:
@@ -50,26 +55,24 @@ class Recorder:
         self._run = run
         self._num_notes = 0
         self._num_sent = 0
-        self._is_complete = True
+        self._is_complete, self._is_closed = True, False
         try:
-            self._file = open_to_append(self.path, run_folder=True)
+            open_to_append(self.path, run_folder=True).close()
         except OSError as error:
             raise RequestError(
                 f"the events cannot be written to {self.path} ({error.strerror or error}); name another folder with"
                 " --out."
             ) from error
+        # Agents that hear nothing for 30 s end their ranks, and the disk may take longer: it is waited for in a thread.
+        self._disk = DiskWriter()
+        self._file = self._disk.open(str(self.path), lambda gap_bytes: b"\n", _MOST_BYTES, syncs=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
         self.events.append(event)
         self.send(event)
-        if not self._is_complete:
-            return
-        try:
-            for line in encode(event):
-                if self._file.write(line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            self._fail(error)
+        if self._is_complete:
+            self._disk.write(self._file, b"".join(encode(event)))
+            self._look()
 
     def send(self, message: dict[str, Any]) -> None:
         """Print the message with its number and a proof where a controller outside the cluster reads this pod's log."""
@@ -99,20 +102,25 @@ class Recorder:
         for event in added:
             self.send(event)
         # A later judgment of the file must give the same verdict. A file that takes no more lacks an end anyway.
+        # The newline ends a line that may have been cut.
+        lines = b"\n" + b"".join(line for event in added for line in encode(event))
+        if not self._is_closed:
+            self._disk.write(self._file, lines)
+            return
         with contextlib.suppress(OSError), open_to_append(self.path, run_folder=True) as file:
-            # The newline ends a line that may have been cut.
-            file.write(b"\n" + b"".join(line for event in added for line in encode(event)))
+            file.write(lines)
             os.fsync(file.fileno())
 
     def close(self) -> None:
         """Write the file to disk, before the verdict is printed."""
-        try:
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            self._fail(error)
-        self._file.close()
+        self._is_closed = True
+        self._disk.close(self._file)
+        silent = not self._disk.end(time.monotonic() + _LAST_WRITE_S)
+        self._look(f"the disk has not answered for {self._disk.silent_s():.0f} s" if silent else "")
 
-    def _fail(self, error: OSError) -> None:
-        if self._is_complete:
+    def _look(self, error: str = "") -> None:
+        """Note once that the file lacks events. ``error``: why, unless the disk says it."""
+        error = self._file.error or error or ("too much waits for the disk" if self._file.missing_bytes else "")
+        if error and self._is_complete:
             self._is_complete = False
-            self.note(f"the events cannot be written to {self.path} ({error.strerror or error}); free space there")
+            self.note(f"the events cannot be written to {self.path} ({error}); free space there")

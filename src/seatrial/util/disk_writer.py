@@ -30,8 +30,8 @@ _PIECE_BYTES = 1 << 20
 class WrittenFile:
     """One file. Only its writer's methods change it."""
 
-    def __init__(self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int) -> None:
-        self.path, self.words_of_gap, self.most_bytes = path, words_of_gap, most_bytes
+    def __init__(self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int, *, syncs: bool) -> None:
+        self.path, self.words_of_gap, self.most_bytes, self.syncs = path, words_of_gap, most_bytes, syncs
         self.waiting = bytearray()
         self.missing_bytes = 0
         """Bytes that will never be in the file."""
@@ -60,15 +60,18 @@ class DiskWriter:
         self._is_over = False
         self._thread = threading.Thread(target=self._run, name="disk writer", daemon=True)
 
-    def open(self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int | None = None) -> WrittenFile:
+    def open(
+        self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int | None = None, *, syncs: bool = False
+    ) -> WrittenFile:
         """Have a file of the run opened to append.
 
         Args:
             path: the file.
             words_of_gap: returns what the file says in place of that many bytes that are missing.
             most_bytes: waiting bytes of all files with which this one takes no more.
+            syncs: closing it writes it to the disk.
         """
-        file = WrittenFile(path, words_of_gap, MOST_BYTES if most_bytes is None else most_bytes)
+        file = WrittenFile(path, words_of_gap, MOST_BYTES if most_bytes is None else most_bytes, syncs=syncs)
         with self._changed:
             if not self._thread.is_alive():
                 self._thread.start()
@@ -201,5 +204,10 @@ def _carry_out(file: WrittenFile, piece: bytes) -> int:
 
 def _close(file: WrittenFile) -> None:
     if file.opened is not None:
+        try:
+            if file.syncs:
+                os.fsync(file.opened.fileno())
+        except OSError as error:
+            file.error = error.strerror or str(error)
         with contextlib.suppress(OSError):
             file.opened.close()
