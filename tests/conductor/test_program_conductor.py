@@ -16,7 +16,7 @@ from seatrial.protocol.events import Source
 KILLED = Act(at_s=3.0, what="exit", code=-9)
 COMPLAINS = [Act(at_s=2.95, what="error", cause="fabric"), Act(at_s=3.1, what="exit", code=1)]
 WAITS = [Act(at_s=500.0, what="result"), Act(at_s=500.1, what="exit")]
-AGENTS, WELL = "stopped by signal 15 to the agent of node", "all 4 ranks ended by themselves"
+AGENTS, WELL = "stopped by signal 15 (SIGTERM) to the agent of node", "all 4 ranks ended by themselves"
 LAST = 'without a traceback; its last line: "its last"'
 
 
@@ -448,6 +448,13 @@ _SOURCE = {"run": "simulated", "src": "node1", "seq": 99, "t": 0.0}
 _EXIT = {**_SOURCE, "kind": "exit", "gen": 0, "code": 1, "ours": False, "phase": "", "last_lines": []}
 
 
+def test_a_signal_before_a_restart_explains_no_loss_after_it() -> None:
+    fleet = SimulatedProgram(config(max_restarts=1), {(0, 3): [KILLED]})
+    fleet.conductor._signaled.add(0)
+    assert fleet.run()["restarts"] == 1
+    assert fleet.conductor._signaled == set()
+
+
 @pytest.mark.parametrize(
     ("message", "error"),
     [
@@ -459,6 +466,7 @@ _EXIT = {**_SOURCE, "kind": "exit", "gen": 0, "code": 1, "ours": False, "phase":
         ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": 0}, KeyError),
         ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": 0, "lines": 5}, TypeError),
         ({"kind": "signal"}, KeyError),
+        *(({"kind": "signal", "number": number}, ValueError) for number in ("15", 1.5, True, None, 0, -15, 10**9)),
         ({**_EXIT, "rank": 0}, OriginError),
         ({**_SOURCE, "kind": "error", "gen": 0, "rank": 0, "cause": "own", "message": "of another node"}, OriginError),
         ({"kind": "status", "ranks": {"0": ["T", 1.0, 1, ""]}}, OriginError),

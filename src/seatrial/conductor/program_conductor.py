@@ -46,7 +46,7 @@ from seatrial.protocol.events import (
 )
 from seatrial.protocol.fabric_errors import gave_up
 from seatrial.protocol.timeouts import NODE_SILENT_S
-from seatrial.util.text import as_name, named_ranks, out_of_memory_words
+from seatrial.util.text import as_name, named_ranks, out_of_memory_words, signal_words
 
 _PORT_TIMEOUT_S = 10.0
 _ADDRESS = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
@@ -79,8 +79,6 @@ class ProgramConductor(BaseConductor):
         super().__init__(config, config.join_timeout_s, now)
         self._hostnames: dict[int, str] = dict(enumerate(config.hosts))
         self._restarts = 0
-        self._signaled: set[int] = set()
-        """Nodes whose agents were sent a signal, which interrupted the run."""
         self._failure: Failure | None = None
         self._reset_ranks(now)
 
@@ -96,6 +94,8 @@ class ProgramConductor(BaseConductor):
         self._exits: dict[int, Exit] = {}
         self._losses: list[Loss] = []
         """Nodes lost while the ranks ran, in the order of the news."""
+        self._signaled: set[int] = set()
+        """Nodes whose agents were sent a signal, which interrupted the run."""
         self._failed_at: float | None = None
         """Time of the first sign of a failure."""
         self._noted_stopped: set[int] = set()
@@ -180,8 +180,11 @@ class ProgramConductor(BaseConductor):
                 self._start(address, port, now)
             # Where a node was lost or a rank has failed, the signal is what the launcher of the job makes of that.
             case "signal" if self._failed_at is None or self._only_stop_signals():
+                number = received["number"]
+                if type(number) is not int or not 0 < number < 128:
+                    raise ValueError(f"node {node} names a signal that is none: {brief(number)}")
                 self._signaled.add(node)
-                self._interrupt(f"signal {brief(int(received['number']), 3)} to the agent of node {node}", now)
+                self._interrupt(f"{signal_words(number)} to the agent of node {node}", now)
             case _:
                 if received.get("gen") == self._generation and "rank" in received:
                     self._receive_from_rank(received, now)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_end_by_watchdog
-from seatrial.util.text import quoted
+from seatrial.util.text import quoted, signal_words
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
@@ -189,11 +189,7 @@ def how_ended(code: int) -> str:
         return "ended with exit code 0 before it had told a result"
     if code > 0:
         return f"failed with exit code {code}"
-    try:
-        name = f" ({signal.Signals(-code).name})"
-    except ValueError:
-        name = ""
-    return f"was killed by signal {-code}{name}"
+    return f"was killed by {signal_words(-code)}"
 
 
 def short_error(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -147,6 +148,14 @@ def plan_value(value: Any) -> str:
     if isinstance(value, tuple | list):
         return f"[{', '.join(plan_value(item) for item in value)}]"
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
+
+
+def signal_words(number: int) -> str:
+    """Return the signal with its name: ``signal 15 (SIGTERM)``."""
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
 
 
 def out_of_memory_words(limit_bytes: int | None) -> str:
