@@ -231,12 +231,16 @@ def test_a_signal_ends_it_in_order(conductor: StubConductor) -> None:
     conductor.send({"kind": "welcome", "run": "x"}, _START)
     conductor.until_both_are_up()
     pids = conductor.ranks()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):  # they are for scripts
+        conductor.agent.send_signal(number)
+    for _ in range(2):
+        assert conductor.until_kind("status")["ranks"].keys() == {"0", "1"}
     conductor.agent.send_signal(signal.SIGTERM)
     assert conductor.hear_out() == 3
     assert _gone(pids)
     kinds = [message["kind"] for message in conductor.heard]
     assert kinds.index("signal") < kinds.index("exit")
-    assert "signal 15" in conductor.of("note")[0]["text"]
+    assert "signal 15 (SIGTERM) ended" in conductor.of("note")[0]["text"]
     assert [event["ours"] for event in conductor.of("exit")] == [True, True]
 
 

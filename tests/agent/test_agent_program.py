@@ -40,6 +40,37 @@ def start(conductor: StubConductor, code: str, **changes: Any) -> None:
     conductor.send({**command, "program": {**program, "shown": [rank + 2 for rank in program["shown"]]}})
 
 
+_SAVES = """import os, signal, time
+def save(number, frame): print("saves at", number, flush=True)
+for number in (signal.SIGUSR1, signal.SIGUSR2): signal.signal(number, save)
+print("ready", flush=True)
+while True: time.sleep(0.1)
+"""
+
+
+def test_a_signal_to_save_reaches_the_ranks_of_a_script(conductor: StubConductor) -> None:
+    """sbatch --signal=USR1@120, and mpirun, send it to each process that they have started."""
+    start(conductor, _SAVES)
+    until_shown(conductor, "ready")
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        conductor.agent.send_signal(number)
+        until_shown(conductor, f"saves at {number:d}")
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+    assert conductor.of("signal") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
+def test_a_signal_that_ends_programs_lets_ranks_save_first(number: signal.Signals, conductor: StubConductor) -> None:
+    start(conductor, _SAVES)
+    until_shown(conductor, "ready")
+    conductor.agent.send_signal(number)
+    assert conductor.until_kind("signal")["number"] == number
+    assert conductor.until_kind("status")["ranks"].keys() == {"2", "3"}
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+
+
 @pytest.mark.parametrize(
     ("mode", "is_open_there", "enters"), [(0o755, False, True), (0o777, False, False), (0o777, True, True)]
 )

@@ -20,6 +20,7 @@ from agent.stub_conductor import StubConductor
 
 from seatrial.agent import supervisor
 from seatrial.agent.control_connection import ControlConnection
+from seatrial.agent.rank_process import RankProcess
 from seatrial.agent.supervisor import Agent
 from seatrial.probe.process import read_process
 from seatrial.protocol.wire import Decoder, encode
@@ -125,7 +126,7 @@ def test_slow_work_of_its_own_hides_no_silent_controller(monkeypatch: pytest.Mon
     agent = Agent(control=control, address="127.0.0.1", node_rank=0, cores=1, folder=None)
     agent._selector.register(read, selectors.EVENT_READ, lambda: time.sleep(0.2))
     with theirs:
-        assert agent.serve([]) == 3
+        assert agent.serve([], []) == 3
     os.close(read)
     os.close(write)
 
@@ -136,7 +137,7 @@ def test_a_controller_that_sends_and_reads_nothing_ends_it(peer: Peer, monkeypat
     monkeypatch.setattr(Agent, "_note", lambda agent, text: noted.append(text))
     _fill(peer.agent, 1 << 20)
     peer.begin()
-    assert peer.agent.serve([]) == 3
+    assert peer.agent.serve([], []) == 3
     assert noted == ["node 0 could send nothing to the controller for 0 s; its ranks were ended"]
 
 
@@ -164,7 +165,7 @@ def test_a_controller_that_goes_on_in_time_loses_nothing(peer: Peer, monkeypatch
     _fill(peer.agent, _OUTPUT_BYTES)
     peer.begin()
     reader.start()
-    assert peer.agent.serve([]) == 0
+    assert peer.agent.serve([], []) == 0
     reader.join()
     assert peer.heard()[-1]["kind"] == "end"
     assert _output(peer.heard()) == (_OUTPUT_BYTES, True)
@@ -178,7 +179,7 @@ def test_a_controller_that_goes_on_too_late_hears_why(peer: Peer, monkeypatch: p
     _fill(peer.agent, 1 << 20)
     peer.begin()
     reader.start()
-    assert peer.agent.serve([]) == 3
+    assert peer.agent.serve([], []) == 3
     reader.join()
     assert [message["text"] for message in peer.heard() if message["kind"] == "note"] == [
         "node 0 could send nothing to the controller for 1 s; its ranks were ended"
@@ -194,16 +195,36 @@ def test_news_of_a_signal_comes_before_the_end_of_ranks(peer: Peer, monkeypatch:
     reader = _reads_after(0.5, peer)
     _fill(peer.agent, 1 << 20)
     reader.start()
-    assert peer.agent.serve([signal.SIGTERM]) == 3
+    assert peer.agent.serve([signal.SIGTERM], []) == 3
     reader.join()
     assert all_was_taken == [True]
+
+
+def test_news_of_a_signal_comes_before_any_later_exit(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that gets the signal as well may answer it by any exit code."""
+    signals: list[int] = []
+    reap = Agent._reap_one
+
+    def reap_one(agent: Agent, process: RankProcess) -> None:
+        signals.append(signal.SIGTERM)
+        reap(agent, process)
+        agent._over = True
+
+    monkeypatch.setattr(Agent, "_reap_one", reap_one)
+    peer.send(_start_program("raise SystemExit(1)"))
+    reader = _reads_after(0.0, peer)
+    reader.start()
+    peer.agent.serve(signals, [])
+    reader.join()
+    kinds = [message["kind"] for message in peer.heard()]
+    assert kinds.index("signal") < kinds.index("exit")
 
 
 def test_a_second_signal_waits_for_no_last_words(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_HURRY_S", 0.2)
     _fill(peer.agent, 1 << 20)
     began = time.monotonic()
-    assert peer.agent.serve([signal.SIGINT, signal.SIGINT]) == 3
+    assert peer.agent.serve([signal.SIGINT, signal.SIGINT], []) == 3
     assert time.monotonic() - began < 20
 
 

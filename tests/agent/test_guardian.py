@@ -19,7 +19,7 @@ from seatrial.probe.process import read_process
 
 _LEFT = """
 import os, signal, subprocess, sys, time
-for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2): signal.signal(number, signal.SIG_IGN)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM): signal.signal(number, signal.SIG_IGN)
 def note(name): open(f"{name}.new", "w").write(str(os.getpid())); os.rename(f"{name}.new", name)
 if os.fork() == 0:
     os.setsid()

@@ -51,7 +51,7 @@ def _serve(peer: Peer, *then: tuple[float, Callable[[], Any]]) -> int:
     peer.begin()
     for thread in threads:
         thread.start()
-    code = peer.agent.serve([])
+    code = peer.agent.serve([], [])
     for thread in threads:
         thread.join()
     return code
@@ -99,7 +99,7 @@ def test_a_second_signal_waits_for_no_disk(peer: Peer, disk: SlowDisk) -> None:
     reader = threading.Thread(target=peer.read)
     reader.start()
     began = time.monotonic()
-    assert peer.agent.serve([signal.SIGINT, signal.SIGINT]) == 3
+    assert peer.agent.serve([signal.SIGINT, signal.SIGINT], []) == 3
     assert time.monotonic() - began < 2
     reader.join()
 

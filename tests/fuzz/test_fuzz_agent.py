@@ -259,7 +259,7 @@ def _check_commands(lines: list[bytes]) -> None:
         for line in lines:
             count("control messages")
             del line
-        code = agent.serve([])
+        code = agent.serve([], [])
         assert code in (0, 3)
         said = list(Decoder().lines(b"".join(iter(lambda: conductors.recv(1 << 16), b""))))
         notes = [message for message in said if message["kind"] == "note"]

@@ -32,7 +32,7 @@ from typing import cast
 
 from seatrial.agent.control_connection import ControlConnection
 from seatrial.agent.controller_search import JOIN_SIGNALS, ControllerSearch, in_pod
-from seatrial.agent.guardian import guard
+from seatrial.agent.guardian import ENDING, FOR_RANKS, guard
 from seatrial.agent.supervisor import Agent
 from seatrial.environment.interface_choice import MARK, choose
 from seatrial.environment.secret_variable import take_secret
@@ -63,6 +63,7 @@ def main() -> None:
     # The token must not be inherited by the ranks, which run whatever torch loads; the guardian needs none.
     token = take_secret("SEATRIAL_TOKEN")
     signals: list[int] = []
+    for_ranks: list[int] = []
     agent: Agent | None = None
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -73,14 +74,19 @@ def main() -> None:
 
     try:
         require_own_number()
+        # The default would end the agent. Were they ignored, the ranks would inherit that.
+        for number in FOR_RANKS:
+            signal.signal(number, lambda number, frame: for_ranks.append(number))
         guard()
         raise_file_limit()  # each rank takes seven descriptors
-        signal.signal(signal.SIGTERM, on_signal)
-        signal.signal(signal.SIGINT, on_signal)
+        for number in ENDING:
+            # An ignored SIGHUP is the wish of nohup. A shell ignores SIGINT for its background jobs.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, on_signal)
         # The process that became this one held them back (run/external_launcher.py).
         signal.pthread_sigmask(signal.SIG_UNBLOCK, JOIN_SIGNALS)
         agent = _join(token)
-        code = agent.serve(signals)
+        code = agent.serve(signals, for_ranks)
     except SeatrialError as error:
         print(f"seatrial agent: {error}", file=sys.stderr)
         code = error.exit_code

@@ -16,10 +16,15 @@ import signal
 from seatrial.agent import orphans
 from seatrial.errors import SeatrialError
 
-END_AT_ONCE = signal.SIGUSR2
-"""Has the guardian kill the agent, and all that the agent leaves behind. It ends any other process as well."""
+END_AT_ONCE = signal.SIGALRM
+"""Has the guardian kill the agent, and all that the agent leaves behind. It ends any other process as well. Launchers
+pass it on, and nobody but seatrial sends it: SIGUSR1 and SIGUSR2 are for the user's script."""
 _PR_SET_PDEATHSIG = 1
-_PASSED_ON = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1})
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Each of them ends an agent in order."""
+FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
+"""The usual "save now", which launchers send to all that they have started: it is for the script of a user."""
+_PASSED_ON = frozenset({*ENDING, *FOR_RANKS})
 _HEARD = _PASSED_ON | {signal.SIGCHLD, END_AT_ONCE}
 _WAIT_S = 1.0
 """A signal interrupts this wait."""

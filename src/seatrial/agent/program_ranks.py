@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 from seatrial.environment.script_variables import CARRIED, CONDUCT, in_agreement, torchrun_variables
 from seatrial.environment.self_location import without_import_variables
 from seatrial.environment.working_folder import FolderTrust, is_here, refusal
 from seatrial.protocol.commands import ProgramSpec, StartProgram
+from seatrial.protocol.events import ErrorEvent, Event, ExitEvent
 
 _OURS = (
     "SEATRIAL_CONTROL",
@@ -97,6 +100,22 @@ def _folders(typed: str, trust: FolderTrust) -> Iterator[str]:
         if os.path.isabs(folder) and is_here(folder, trust):
             yield folder
     yield "/"
+
+
+def refusal_events(start: StartProgram, text: str) -> Iterator[Event]:
+    """Yield the events that report, in place of each rank, that the request is wrong on this node."""
+    for rank, _ in start["places"]:
+        place = {"gen": start["gen"], "rank": rank, "phase": ""}
+        error = {"kind": "error", "step": -1, "cause": "request", "type": "", "message": text, "stack": ""}
+        yield cast("ErrorEvent", error | place)
+        ended = {"kind": "exit", "code": 2, "ours": False, "last_lines": [text]}
+        yield cast("ExitEvent", ended | place)
+
+
+def typed_threads(env: Mapping[str, str]) -> int:
+    """Return the OMP_NUM_THREADS that the user gave the ranks; 0 without a whole number."""
+    text = env.get("OMP_NUM_THREADS", "")
+    return int(text) if re.fullmatch("[1-9][0-9]{0,3}", text) else 0
 
 
 class Relay:

@@ -274,10 +274,14 @@ class RankProcess:
     def terminate(self) -> None:
         """Send SIGTERM. Any exit then counts as ours."""
         self.ours = self.ours or self.poll() is None
-        if self.exit_code is None:
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process if it has not ended."""
+        if self.poll() is None:
             # Not to the group: a rank that loses its data loaders cannot save a checkpoint.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it, stopped or not, with all processes that it started."""

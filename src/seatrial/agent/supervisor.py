@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import cast
 
@@ -21,7 +20,7 @@ from seatrial.agent.event_channel import EventChannel
 from seatrial.agent.node_process import NodeProcess
 from seatrial.agent.node_watch import NodeWatch
 from seatrial.agent.oom_watch import OomWatch
-from seatrial.agent.program_ranks import environ_of, start_folder
+from seatrial.agent.program_ranks import environ_of, refusal_events, start_folder, typed_threads
 from seatrial.agent.rank_output import RankOutput
 from seatrial.agent.rank_process import RankProcess
 from seatrial.agent.standstill import Standstill, stack_events
@@ -44,12 +43,13 @@ from seatrial.protocol.commands import (
     Status,
     StepCommand,
 )
-from seatrial.protocol.events import EndEvent, ErrorEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent
+from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
 from seatrial.start import absolute_entries
 from seatrial.util.disk_writer import DiskWriter
 from seatrial.util.ports import free_port
+from seatrial.util.text import signal_words
 
 _END_S = 5.0
 """Time for all ranks together to end after SIGKILL."""
@@ -117,6 +117,8 @@ class Agent:
         """Ranks that are not started yet, since a disk has not answered."""
         self._program = False
         self._mpi = False
+        self._signals: list[int] = []
+        """Those that the agent received and that end it."""
         self._signal_sent = False
         self._reader = CommandReader(control.tags_received)
         self._clock = ClockOffset()
@@ -126,13 +128,18 @@ class Agent:
         self._watch = NodeWatch(self._selector, self._channel.event)
         self._over = False
 
-    def serve(self, signals: list[int]) -> int:
+    def serve(self, signals: list[int], for_ranks: list[int]) -> int:
         """Serve until ``stop`` (returns 0), or until the conductor is lost or a signal arrives (returns 3).
 
-        ``signals``: numbers of the signals that this process received; it grows meanwhile.
+        Both lists grow meanwhile.
+
+        Args:
+            signals: numbers of the signals that this process received and that end it.
+            for_ranks: those that are for the ranks of a script.
         """
+        self._signals = signals
         try:
-            self._loop(signals)
+            self._loop(signals, for_ranks)
         except ConnectionUnusableError as error:
             self._note(f"node {self._node_rank} {error}; its ranks were ended")
         except Exception as error:  # a bug of ours, or no more descriptors: never a fault of the node
@@ -184,7 +191,7 @@ class Agent:
             if is_stuck or now - began > OUTPUT_S + CONDUCTOR_SILENT_S:
                 self._channel.lost = True
 
-    def _loop(self, signals: list[int]) -> None:
+    def _loop(self, signals: list[int], for_ranks: list[int]) -> None:
         self._take_in(self._received)
         next_status = time.monotonic() + STATUS_S
         while not self._over:
@@ -199,6 +206,8 @@ class Agent:
                 if self._selector.get_map().get(key.fileobj) is key:
                     callback: Callable[[], None] = key.data
                     callback()
+            while for_ranks:
+                self._pass_on(for_ranks.pop(0))
             self._reap()
             self._continue_start(0.0)
             self._flush_commands()
@@ -215,6 +224,12 @@ class Agent:
             if self._is_stopped(signals) or self._channel.lost or why_dead:
                 self._note_why(signals, why_dead)
                 break
+
+    def _pass_on(self, number: int) -> None:
+        # A rank of ours shows its stack at SIGUSR1, and has no use for the other.
+        for process in self._ranks.values():
+            if not process.watched:
+                process.signal(number)
 
     def _await_room(self) -> None:
         """Have the next round begin as soon as the connection takes more, and not before where nothing else fits."""
@@ -238,14 +253,17 @@ class Agent:
         The ranks of a program may save first: the conductor has them terminated, then ends the agent. A second signal
         does not wait for that.
         """
-        if signals and not self._signal_sent:
-            self._signal_sent = True
-            self._channel.send(SignalReceived(kind="signal", number=signals[0]))
+        self._report_signal()
         return len(signals) > 1 or (bool(signals) and not self._program)
+
+    def _report_signal(self) -> None:
+        if self._signals and not self._signal_sent:
+            self._signal_sent = True
+            self._channel.send(SignalReceived(kind="signal", number=self._signals[0]))
 
     def _note_why(self, signals: list[int], why_dead: str) -> None:
         if signals:
-            text = f"signal {signals[0]} ended the agent of node {self._node_rank}"
+            text = f"{signal_words(signals[0])} ended the agent of node {self._node_rank}"
         elif self._channel.lost:
             text = f"node {self._node_rank} lost the control connection; its ranks were ended"
         else:
@@ -375,7 +393,7 @@ class Agent:
 
     def _start_workers(self, start: StartWorkers) -> None:
         local_world_size = self._local_world_size or max(1, len(start["places"]))
-        threads = _typed_threads(start["env"]) or max(1, self._cores // local_world_size)
+        threads = typed_threads(start["env"]) or max(1, self._cores // local_world_size)
         if not isinstance(start["interface"], str):
             raise TypeError(f"{start['interface']!r} is no name of a network interface")
         if start["interface"]:
@@ -417,7 +435,8 @@ class Agent:
         if note:
             self._channel.event(NoteEvent(kind="note", severity="warn", text=note))
         if script_refusal:
-            self._refuse_script(start, script_refusal)
+            for event in refusal_events(start, script_refusal):
+                self._channel.event(event)
             return
         for rank, place in start["places"]:
             local_rank = place if self._local_rank is None else self._local_rank
@@ -432,15 +451,6 @@ class Agent:
             if rank in program["shown"]:
                 self._output.show(process)
             self._add(process)
-
-    def _refuse_script(self, start: StartProgram, text: str) -> None:
-        """Report that the request is wrong on this node, in place of each rank."""
-        for rank, _ in start["places"]:
-            place = {"gen": start["gen"], "rank": rank, "phase": ""}
-            error = {"kind": "error", "step": -1, "cause": "request", "type": "", "message": text, "stack": ""}
-            self._channel.event(cast("ErrorEvent", error | place))
-            ended = {"kind": "exit", "code": 2, "ours": False, "last_lines": [text]}
-            self._channel.event(cast("ExitEvent", ended | place))
 
     def _add(self, process: RankProcess) -> None:
         self._ranks[process.rank] = process
@@ -507,6 +517,8 @@ class Agent:
 
     def _bury(self, process: RankProcess) -> None:
         """Report the end of a rank, after all that it wrote."""
+        # A script may answer the signal that this agent got as well by any exit code.
+        self._report_signal()
         # The processes that it started must not outlive it, nor go on writing into its pipes.
         process.kill_group()
         self._forward(process, everything=True)
@@ -578,9 +590,3 @@ def _start_folder(start: StartWorkers | StartProgram) -> tuple[str, str, str]:
     with contextlib.suppress(OSError), open(sys.executable, "rb", buffering=0) as file:
         file.read(1)
     return start_folder(start["program"]) if start["kind"] == "start_program" else ("", "", "")
-
-
-def _typed_threads(env: Mapping[str, str]) -> int:
-    """Return the OMP_NUM_THREADS that the user gave the ranks; 0 without a whole number."""
-    text = env.get("OMP_NUM_THREADS", "")
-    return int(text) if re.fullmatch("[1-9][0-9]{0,3}", text) else 0

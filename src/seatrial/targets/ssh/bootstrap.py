@@ -123,7 +123,7 @@ def _run_agent(argv: list[str], environ: dict[str, str], devices: Any) -> int:
             agent.wait(_END_S)
     finally:
         # Unless the agent has ended, its guardian ends it now with all that it has started (agent/guardian.py).
-        agent.send_signal(signal.SIGUSR2)
+        agent.send_signal(signal.SIGALRM)
         try:
             code = agent.wait(_KILL_S)
         except subprocess.TimeoutExpired:
