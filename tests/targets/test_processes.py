@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hostile_files import HOSTILE
 
 from seatrial.agent.guardian import END_AT_ONCE
 from seatrial.errors import RequestError
+from seatrial.targets import processes
 from seatrial.targets.command import Command
 from seatrial.targets.launcher_process import Launcher
 from seatrial.targets.processes import Agents
@@ -36,6 +38,20 @@ def test_an_exit_is_reported_once_after_the_last_messages(tmp_path: Path) -> Non
     now += 0.2
     assert agents.poll(()) == (4, 'its agent ended with exit code 3: "why"')
     assert agents.poll(()) is None
+
+
+def test_a_disk_that_answers_nothing_holds_up_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(processes, "_bound", lambda log: answers.wait(60))
+    agents = Agents()
+    agents.submit([python("import time; time.sleep(60)", 0)], tmp_path, [], never)
+    began = time.monotonic()
+    for _ in range(3):
+        assert agents.poll(()) is None
+    assert time.monotonic() - began < 10
+    answers.set()
+    agents.processes[0].kill()
+    assert agents.cleanup() == []
 
 
 def test_a_launcher_of_several_nodes_gets_one_sigterm(tmp_path: Path) -> None:

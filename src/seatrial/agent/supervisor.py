@@ -118,7 +118,7 @@ class Agent:
         self._program = False
         self._mpi = False
         self._signals: list[int] = []
-        """Those that the agent received and that end it."""
+        """Signals that end this agent, in the order of their arrival."""
         self._signal_sent = False
         self._reader = CommandReader(control.tags_received)
         self._clock = ClockOffset()

@@ -72,7 +72,7 @@ class Recorder:
         self.send(event)
         if self._is_complete:
             self._disk.write(self._file, b"".join(encode(event)))
-            self._look()
+            self._note_lack()
 
     def send(self, message: dict[str, Any]) -> None:
         """Print the message with its number and a proof where a controller outside the cluster reads this pod's log."""
@@ -116,9 +116,9 @@ class Recorder:
         self._is_closed = True
         self._disk.close(self._file)
         silent = not self._disk.end(time.monotonic() + _LAST_WRITE_S)
-        self._look(f"the disk has not answered for {self._disk.silent_s():.0f} s" if silent else "")
+        self._note_lack(f"the disk has not answered for {self._disk.silent_s():.0f} s" if silent else "")
 
-    def _look(self, error: str = "") -> None:
+    def _note_lack(self, error: str = "") -> None:
         """Note once that the file lacks events. ``error``: why, unless the disk says it."""
         error = self._file.error or error or ("too much waits for the disk" if self._file.missing_bytes else "")
         if error and self._is_complete:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from seatrial.agent.disk_question import DiskQuestion
 from seatrial.agent.guardian import END_AT_ONCE
 from seatrial.environment.pmi import launcher_fds
 from seatrial.errors import RequestError
@@ -63,6 +64,7 @@ class Agents:
         self._logs: dict[int, Path] = {}
         self._ended_at: dict[int, float] = {}
         self._reported: set[int] = set()
+        self._bounding: DiskQuestion[None] | None = None
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Start one process for each command; its output goes to a file in the folder."""
@@ -103,7 +105,10 @@ class Agents:
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return the node of an agent that has ended, and how. Its last messages have had time to arrive."""
-        self._bound_logs()
+        # They are in the folder of the run: the controller must be heard while its disk answers nothing.
+        if self._bounding is None or self._bounding.is_answered(0.0):
+            self._bounding = DiskQuestion(self._bound_logs)
+            self._bounding.is_answered(_BOUND_S)
         for node in self._ended():
             if node not in connected and node not in self._reported:
                 self._reported.add(node)
