@@ -9,8 +9,18 @@ import pytest
 import torch.distributed
 from checks.fake_context import FakeContext
 
+from seatrial.checks import collectives, training
+from seatrial.checks.check import Check
 from seatrial.checks.shared import rounds
+from seatrial.checks.shared.asked_rounds import too_few_rounds
 from seatrial.checks.shared.rounds import timed_rounds
+from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.measurement import Fact
+
+RANKS = {
+    rank: RankRecord(rank=rank, node=f"node{rank}", node_rank=rank, local_rank=0, device="cpu", kind="cpu")
+    for rank in range(2)
+}
 
 
 class Clock:
@@ -29,6 +39,13 @@ def run(clock: Clock, context: Any, round_s: float, **options: Any) -> tuple[int
         finished.append(number)
     assert finished == list(range(len(finished)))
     return len(finished), reports
+
+
+def rounds_of(context: FakeContext) -> Any:
+    """What the rank tells of its rounds."""
+    (fact,) = context.facts
+    assert fact.name == "rounds"
+    return fact.value
 
 
 def test_without_minutes_there_are_exactly_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +71,54 @@ def test_rank_0_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     both: dict[str, Any] = {"check": "training", "world_size": 2, "ranks": (0, 1), "store": store, "timeout_s": 600.0}
     first, second = FakeContext(**both, group_rank=0), FakeContext(**both, group_rank=1)
     decided = run(Clock(monkeypatch), first, 25.0, minutes=2.0, together=True)
-    assert decided == (5, [3, 5])
+    # From the end of the first round on: by then all ranks were there.
+    assert decided == (6, [3, 6])
     # The clock of the second rank alone would end after one round.
     assert run(Clock(monkeypatch), second, 3600.0, minutes=2.0, together=True) == decided
-    assert first.phases == second.phases == ["agree on another round"] * 5
+    assert first.phases == second.phases == ["agree on another round"] * 6
+    assert rounds_of(first) == {"number": 6, "seconds": 150.0}
+    assert rounds_of(second) == {"number": 6, "seconds": 6 * 3600.0}
+
+
+def test_a_rank_tells_how_few_rounds_others_let_it_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can connect to the store can end the rounds."""
+    store = torch.distributed.HashStore()
+    both: dict[str, Any] = {"check": "training", "world_size": 2, "ranks": (0, 1), "store": store, "timeout_s": 600.0}
+    context = FakeContext(**both, group_rank=1)
+    store.set("training/measure/round 1", "00")
+    assert run(Clock(monkeypatch), context, 25.0, minutes=2.0, together=True) == (1, [1])
+    assert rounds_of(context) == {"number": 1, "seconds": 25.0}
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds", "absent"),
+    [
+        (5, 120.0, ""),
+        (4, 900.0, "at least 5 rounds of rank 1, which did 4 in 900 s"),
+        (5, 119.0, "120 s of rounds of rank 1, which did 5 in 119 s"),
+        (5, float("nan"), "120 s of rounds of rank 1, which did 5 in nan s"),
+        (None, 0.0, "the number of rounds of rank 1"),
+    ],
+)
+def test_fewer_rounds_than_asked_for_are_absent(number: int | None, seconds: float, absent: str) -> None:
+    limit_s = 0.0 if number == 4 else 120.0
+    values_by_rank = {0: {"number": 9, "seconds": 1e4}, 1: {"number": number, "seconds": seconds}}
+    facts = [Fact(check="training", name="rounds", value=value, rank=rank) for rank, value in values_by_rank.items()]
+    if number is None:
+        facts.pop()
+    evidence = Evidence(ranks=RANKS, asked=(0, 1), measurements=(), facts=tuple(facts))
+    assert list(too_few_rounds(evidence, rounds=5, seconds=limit_s)) == ([absent] if absent else [])
+    assert list(too_few_rounds(evidence, rounds=1, seconds=0.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "params"),
+    [
+        (collectives.CHECK, collectives.params.Params(rounds=2)),
+        (collectives.CHECK, collectives.params.Params(minutes=1.0)),
+        (training.CHECK, training.params.Params(duration_s=30.0)),
+    ],
+)
+def test_checks_hold_the_plan_against_them(check: Check, params: Any) -> None:
+    evidence = Evidence(ranks=RANKS, asked=(0, 1), measurements=(), facts=())
+    assert "the number of rounds of rank 1" in check.judge(evidence, params).absent

@@ -11,6 +11,7 @@ from typing import Any
 from seatrial.checks.collectives.operations import DIRECT, OPERATIONS, array_sizes, busbw_factor
 from seatrial.checks.collectives.params import Params
 from seatrial.checks.collectives.rules import WRONG_ELEMENTS, busbw_rule, latency_rule
+from seatrial.checks.shared.asked_rounds import is_rounds, too_few_rounds
 from seatrial.checks.shared.culprits import rank_culprit, ranks_or_links
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import is_contention, load_of_others
@@ -36,6 +37,7 @@ _TEST_ALL = (
 )
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "contention": is_contention,
+    "rounds": is_rounds,
     # The word of a rank stands in our sentence, so it is one of ours.
     "unsupported": lambda value: has_fields(value, operation=str, reason=str) and value["operation"] in OPERATIONS,
     "wrong_values": lambda value: (
@@ -80,6 +82,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         absent=(
             *damaged,
             *_absent(evidence, params, lacking),
+            *too_few_rounds(evidence, rounds=params.rounds, seconds=params.minutes * 60),
             *unlike,
             *(f"{entry.measurement.name} of all_reduce without other load: {load}" for entry in unsure),
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+from seatrial.rank import groups
 from seatrial.rank.context import Context
 
 REPORT_EVERY_S = 60.0
@@ -24,9 +25,10 @@ def timed_rounds(
         rounds: Least number of rounds.
         report: Reports the measurements so far; called about once a minute and after the last round.
         together: Whether all ranks of the group do the same number of rounds and report after the same ones. The clock
-            of group rank 0 decides, and the other ranks read its decision from the store.
+            of group rank 0 decides, from the end of the first round on, for which all were there, and the other ranks
+            read its decision from the store. Others can write there, too, so each rank tells what it did.
     """
-    started = reported = time.monotonic()
+    entered = started = reported = time.monotonic()
     number = 0
     again = True
     while again:
@@ -34,7 +36,9 @@ def timed_rounds(
         yield number
         number += 1
         now = time.monotonic()
-        fits = now - started + 3 * (now - began) < context.timeout_s
+        fits = now - entered + 3 * (now - began) < context.timeout_s
+        if together and number == 1:
+            started = now
         again = number < rounds or (now - started < minutes * 60 and fits)
         due = now - reported >= REPORT_EVERY_S
         if together and (minutes > 0 or number < rounds):
@@ -42,6 +46,8 @@ def timed_rounds(
         if due or not again:
             report()
             reported = time.monotonic()
+    if together and (minutes > 0 or rounds > 1):
+        context.fact("rounds", {"number": number, "seconds": round(now - entered, 3)})
 
 
 def _wait_for_others_to_agree(context: Context, number: int, *, again: bool, due: bool) -> tuple[bool, bool]:
@@ -49,10 +55,9 @@ def _wait_for_others_to_agree(context: Context, number: int, *, again: bool, due
 
     The judge of hangs knows by the name of this function, in a stack, that a rank waits here for others.
     """
-    assert context.store is not None, "bootstrap formed the world on it"
     context.phase("agree on another round")
     key = f"{context.check}/{context.stage}/round {number}"
     if context.group_rank == 0:
-        context.store.set(key, f"{again:d}{due:d}")
-    decision = bytes(context.store.get(key))
+        groups.set_key(context, key, f"{again:d}{due:d}")
+    decision = groups.wait_for_key(context, key)
     return decision[:1] == b"1", decision[1:] == b"1"

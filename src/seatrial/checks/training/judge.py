@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from seatrial.checks.shared.asked_rounds import is_rounds, too_few_rounds
 from seatrial.checks.shared.culprits import rank_culprit, ranks_or_links
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import is_contention
@@ -29,6 +30,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "recipe": lambda value: has_fields(value, key=str, workload=str, num_test=int),
     "nonfinite": lambda value: has_fields(value, step=int, seed=int, ranks=list),
     "data": is_data,
+    "rounds": is_rounds,
     "digest": lambda value: has_fields(value, runs=int, digest=str),
     "one_batch": lambda value: has_fields(value, scores=str, gradients=str, alike=str),
 }
@@ -55,6 +57,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         parts += [
             Ruling(absent=damaged),
             _judge_presence(evidence),
+            Ruling(absent=tuple(too_few_rounds(evidence, rounds=1, seconds=params.duration_s))),
             _judge_loss(evidence),
             _judge_accuracy(evidence, params),
             _judge_digests(evidence),
