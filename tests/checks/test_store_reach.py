@@ -21,6 +21,7 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact
 from seatrial.rank import groups
 from seatrial.rank.meeting import MeetingError
+from seatrial.worker.failures import cause_of
 
 
 def _evidence(ways: Mapping[int, object], nodes: int = 4, nproc_per_node: int = 1) -> Evidence:
@@ -99,7 +100,7 @@ def test_a_closed_port_is_a_fact_at_once() -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
         given = {"store": {"host": "127.0.0.1", "port": taken.getsockname()[1]}}
         context = FakeContext(check="links", rank=1, world_size=2, given=given)
-        with pytest.raises(ConnectionError, match=r"no connection to the store at 127\.0\.0\.1:\d+ \(refused\)"):
+        with pytest.raises(MeetingError, match=r"no connection to the store at 127\.0\.0\.1:\d+ \(refused\)"):
             groups.join_store(context, timedelta(seconds=30))
     assert [(fact.name, fact.value["how"]) for fact in context.facts] == [("store_unreachable", "refused")]
 
@@ -113,8 +114,18 @@ NAME = {"store": {"host": "localhost", "port": 2}}
 )
 def test_a_first_rank_without_an_address_is_named(shared: dict[str, Any]) -> None:
     context = FakeContext(check="links", rank=1, world_size=2, given=shared)
-    with pytest.raises(MeetingError, match="rank 0 shared no address of its store"):
+    with pytest.raises(MeetingError, match=r"rank 0 shared no address of its store$"):
         groups.join_store(context, timedelta(seconds=30))
+
+
+@pytest.mark.parametrize("words", ["CUDA error: out of memory", "was built without: cuda error", "out of memory"])
+@pytest.mark.parametrize("host", ["{}", "fe80::1%{}", "::1%{}", "10.0.0.1\n{}", "10.0.0.1 {}"])
+def test_words_in_a_shared_address_accuse_no_rank_that_reads_them(host: str, words: str) -> None:
+    given = {"store": {"host": host.format(words), "port": 1}}
+    with pytest.raises(Exception, match="rank 0 shared no address") as raised:
+        groups.join_store(FakeContext(check="links", rank=1, world_size=2, given=given), timedelta(seconds=5))
+    assert cause_of(raised.value) == "fabric"
+    assert words not in str(raised.value)
 
 
 def test_words_of_a_rank_are_in_quotes() -> None:

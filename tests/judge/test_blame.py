@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
-from event_streams import SCENES, Stream, died, frozen, healthy, interrupted, raised
+from event_streams import SCENES, Stream, died, frozen, healthy, interrupted, on_gpus, raised
 from fake_checks import a_plan
 
 from seatrial.evidence.findings import Finding
@@ -158,7 +158,7 @@ def _aborted(**messages: str) -> Finding:
     dead = [{"rank": int(rank[1:]), "how": "dead", "detail": "exit code -6"} for rank in messages]
     stream.trouble(*dead, waiting=(2,))
     stream.kill(2)
-    (finding,) = findings(stream.close(ranks=False))
+    (finding,) = findings(on_gpus(stream.close(ranks=False)))
     return finding
 
 

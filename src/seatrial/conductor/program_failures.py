@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_end_by_watchdog
+from seatrial.protocol.own_errors import own_cause
 from seatrial.util.text import quoted, signal_words
 
 _TOGETHER_S = 0.25
@@ -26,8 +27,6 @@ _TORCH_RAISES = re.compile(
 else, whatever it says."""
 _MISUSE = ("enforce fail", "ncclinvalid", "duplicate gpu", "eaddrinuse")
 """Parts of messages of Gloo, NCCL and the store, in lower case, about a call that is wrong by itself."""
-_DEVICE = ("cuda error", "hip error", "out of memory", "allocate memory")
-"""Parts of messages, in lower case, about the device or the memory of the rank itself: NCCL passes them on."""
 _TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
 """The line of its source that torch writes before a message: ``[/__w/pytorch/.../tcp/pair.cc:537]``."""
 _TORCH_GUESS = " This is typically caused by"
@@ -204,7 +203,9 @@ def fabric_error(ended: Exit) -> str:
     raised = _RAISED.match(line)
     exception = raised[1].partition(":")[0] if raised else ""
     words = line.lower()
-    if (raised and not _TORCH_RAISES.fullmatch(exception)) or any(mark in words for mark in (*_MISUSE, *_DEVICE)):
+    if raised and not _TORCH_RAISES.fullmatch(exception):
+        return ""
+    if own_cause(line) or any(mark in words for mark in _MISUSE):
         return ""
     if gave_up(line) or is_end_by_watchdog(line) or _LOST_STORE.match(exception):
         return line
@@ -217,7 +218,7 @@ def _error_line(ended: Exit) -> str:
     if ended.code == -signal.SIGABRT:
         # NCCL's watchdog ends its process so, and Gloo. What its own device did comes first in this case.
         aborts = [line for line in lines if _of_watchdog(line) or _ABORTED.search(line)]
-        own = [line for line in aborts if any(mark in line.lower() for mark in _DEVICE)]
+        own = [line for line in aborts if own_cause(line)]
         if aborts:
             return (own or aborts)[0].rpartition("] ")[2].strip()
     if ended.code == -signal.SIGABRT and lines and lines[-1].startswith(_THREADS_LEFT):

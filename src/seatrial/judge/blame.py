@@ -21,10 +21,10 @@ from seatrial.judge.lost_nodes import blame_lost_nodes
 from seatrial.judge.more_time import longer_deadline, longer_timeout
 from seatrial.judge.root_causes import Observed
 from seatrial.judge.step_view import (
-    DEVICE_ERROR,
     StepView,
     build_step_view,
     describe_exit,
+    has_device_error,
     in_phase,
     process_culprit,
     rank_culprit,
@@ -132,7 +132,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
                 view.check,
                 f"{trial.label(rank)} {words}",
                 rank_culprit(trial, rank)
-                if ending is not None and any(map(DEVICE_ERROR.search, ending.last_lines))
+                if ending is not None and has_device_error(trial, ending)
                 else process_culprit(trial, view.generation, rank),
                 evidence=(*view.evidence(rank), *waiting),
                 action=_OUT_OF_MEMORY if oom else _SIGNAL_ACTIONS.get(described.signal if described else "", _CRASHED),

@@ -13,14 +13,13 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
 from seatrial.protocol.connecting import CRASHES, may_come_from_others
+from seatrial.protocol.own_errors import is_of_device
 from seatrial.util.text import as_name
 
 _MOST_EVIDENCE = 6
 _STACK_LINES = 24
 _SOURCE_PLACE = re.compile(r"^\[[^\]\s]{1,300}\.(?:cc|cpp|h|hpp):\d+\] ")
 """Such as ``[/src/gloo/transport/tcp/pair.cc:547] ``, with which Gloo begins."""
-DEVICE_ERROR = re.compile("(cuda|hip) error", re.IGNORECASE)
-"""Words in the output of a rank whose device may have failed."""
 _ABORT_FOR_A_PEER = ("watchdog", "gloo::", "/gloo/")
 """Words in the last output of a process that its library aborted for what a peer did, or did not do: NCCL's watchdog;
 Gloo, as ``terminate called after throwing an instance of 'gloo::EnforceNotMet'``."""
@@ -143,7 +142,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
     crashed: dict[int, ExitRecord] = {}
     is_among_hosts = _num_hosts(trial, generation) > 1
     for rank, ending in exits.items():
-        if ending.ours or f"rank{rank}.{generation}" in trial.ended or _explained(ending, raised, causes):
+        if ending.ours or f"rank{rank}.{generation}" in trial.ended or _explained(trial, ending, raised, causes):
             continue
         if by_time:
             if trial.missing:
@@ -151,7 +150,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
             continue
         said = " ".join(line for line in ending.last_lines if any(word in line for word in _ABORT_FOR_A_PEER))
         aborted = describe_exit(ending.code).signal == "SIGABRT"
-        if said and aborted and not DEVICE_ERROR.search(said):
+        if said and aborted and not has_device_error(trial, ending):
             # NCCL's watchdog aborts its process when a peer is missing, and Gloo's when one sends more than it should.
             # So the rank is a witness, unless its own device failed, which the watchdog reports as well.
             witness = ErrorRecord(
@@ -213,8 +212,12 @@ def _num_hosts(trial: Trial, generation: int) -> int:
 
 def _may_come_from_others(trial: Trial, ending: ExitRecord) -> bool:
     # No answer of another rank makes a GPU complain.
-    is_device = trial.device_type == "cuda" and any(map(DEVICE_ERROR.search, ending.last_lines))
-    return not is_device and may_come_from_others(ending.phase, ending.code, is_oom=ending.oom)
+    return not has_device_error(trial, ending) and may_come_from_others(ending.phase, ending.code, is_oom=ending.oom)
+
+
+def has_device_error(trial: Trial, ending: ExitRecord) -> bool:
+    """Return whether the last output of a rank says that its GPU failed."""
+    return trial.device_type == "cuda" and is_of_device(ending.last_lines)
 
 
 def _bystanders(
@@ -248,13 +251,14 @@ def _check(trial: Trial, generation: int, troubles: tuple[TroubleRecord, ...], r
     return concerned[0].check if concerned else "trial"
 
 
-def _explained(ending: ExitRecord, raised: dict[int, ErrorRecord], causes: dict[int, str]) -> bool:
+def _explained(trial: Trial, ending: ExitRecord, raised: dict[int, ErrorRecord], causes: dict[int, str]) -> bool:
     """Return whether the rank's own error explains its end: then the error is judged, not the exit.
 
-    ``causes`` of errors by rank, as the conductor reported them.
+    ``causes`` of errors by rank, as the conductor reported them. Where the device fails, NCCL may hear of it first, and
+    the rank complains of the fabric until the watchdog ends it with the words of the device.
     """
     cause = raised[ending.rank].cause if ending.rank in raised else causes.get(ending.rank)
-    if cause is None:
+    if cause is None or (cause == "fabric" and has_device_error(trial, ending)):
         return False
     # The watchdog of a backend aborts the process when a peer is gone.
     return ending.code > 0 or (cause == "fabric" and describe_exit(ending.code).signal == "SIGABRT")

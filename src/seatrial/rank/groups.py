@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from seatrial.rank.meeting import among_others
-from seatrial.util.text import quoted
+from seatrial.rank.meeting import MeetingError, among_others
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -77,8 +76,8 @@ def form_world(context: Context, timeout: timedelta) -> None:
 def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float = CONNECT_S) -> dist.TCPStore:
     """Return the store that rank 0 of the group opened. ``timeout``: that of each later wait at the store.
 
-    Raises ConnectionError, after the fact ``store_unreachable``, if no connection is made in time: the store's own
-    message comes as late as its timeout, and does not say how the connection failed. Raises MeetingError.
+    Raises MeetingError; after the fact ``store_unreachable``, if no connection is made in time: the store's own message
+    comes as late as its timeout, and does not say how the connection failed.
     """
     if context.store is not None:
         return context.store
@@ -89,7 +88,7 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
         except OSError as error:
             how = how_unreachable(error)
             context.fact("store_unreachable", {"host": host, "port": port, "how": how})
-            raise ConnectionError(f"no connection to the store at {host}:{port} ({how})") from error
+            raise MeetingError(f"no connection to the store at {host}:{port} ({how})") from error
         import torch.distributed as dist
 
         context.store = dist.TCPStore(host, port, None, False, timeout, use_libuv=has_libuv())
@@ -97,7 +96,7 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
 
 
 def _store_address(context: Context) -> tuple[str, int]:
-    """Return address and port that the first rank shared. Raises ValueError for anything else.
+    """Return address and port that the first rank shared. Raises MeetingError for anything else, without its words.
 
     A name may have many addresses, or a resolver that is slow to say no: a rank would stand still there for longer
     than PATIENCE_S, and be named for it.
@@ -106,15 +105,16 @@ def _store_address(context: Context) -> tuple[str, int]:
     host, port = (address.get("host"), address.get("port")) if isinstance(address, dict) else (None, None)
     if isinstance(host, str) and _is_address(host) and type(port) is int and 0 < port < 65_536:
         return host, port
-    raise ValueError(f"rank {context.ranks[0]} shared no address of its store, but {quoted(str(address)[:100])}")
+    raise MeetingError(f"rank {context.ranks[0]} shared no address of its store")
 
 
 def _is_address(text: str) -> bool:
+    """Return whether a text is an address, without a scope: that may be any text, and counts on its own host only."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return True
+    return "%" not in text
 
 
 def how_unreachable(error: OSError) -> str:
@@ -159,7 +159,7 @@ def _opened(context: Context) -> dist.TCPStore:
 
 def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) -> None:
     """Rendezvous with these trial ranks at the store, under the key prefix ``name``, and make their group the default
-    group. Raises MeetingError and what else torch raises, all of it RuntimeError; ConnectionError as ``join_store``."""
+    group. Raises MeetingError and what else torch raises, all of it RuntimeError."""
     import torch.distributed as dist
 
     options: dict[str, Any] = {}

@@ -6,26 +6,33 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from seatrial.protocol.own_errors import is_of_device, own_cause
+
 if TYPE_CHECKING:
     from seatrial.rank.context import Context
 
 
 class MeetingError(RuntimeError):
-    """What the store or another rank answered cannot be used. Any rank can write there, so it tells nothing of one."""
+    """What the store or another rank answered cannot be used. Any rank can write there, so it tells nothing of one.
+
+    Its text may quote such an answer, so nothing looks for words in it.
+    """
 
 
 @contextlib.contextmanager
 def among_others(context: Context) -> Iterator[None]:
     """Raise MeetingError for the exceptions of torch that false answers end in, such as a length that no memory holds.
 
-    Errors with a class that says more stay as they are; among ranks of one node so does a lack of memory.
+    Errors with a class that says more stay as they are, and what torch says of this rank itself; among ranks of one
+    node so does a lack of memory.
     """
     try:
         yield
     except (IndexError, MemoryError, OverflowError, RuntimeError, ValueError) as error:
         is_alone = context.local_world_size == context.world_size
-        if type(error) is RuntimeError:
-            raise MeetingError(str(error)) from error
+        text = str(error)
+        if type(error) is RuntimeError and not is_of_device([text]) and own_cause(text) != "request":
+            raise MeetingError(text) from error
         if isinstance(error, RuntimeError) or (isinstance(error, MemoryError) and is_alone):
             raise
         raise MeetingError(f"an answer that cannot be used: {error or type(error).__name__}") from error

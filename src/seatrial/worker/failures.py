@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import re
+import errno
 
 from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
 from seatrial.protocol.fabric_errors import FABRIC_MARKS
+from seatrial.protocol.own_errors import own_cause
 from seatrial.rank.meeting import MeetingError
 
-_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed", "cannot allocate memory")
-_LACKING = re.compile(
-    r"(was|is|been) (build|built|compiled) without|not (compiled|built) with|does(n.t| not) have .* built in"
-)
-_OF_DEVICE = ("cuda error", "hip error")
-"""How torch's own words for a device begin. Further on may stand what any rank has written at the store."""
-_DEVICE = ("cuda error", "hip error", "cublas", "cudnn", "miopen", "rocblas", "hipblas", "acceleratorerror")
+_UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
 def cause_of(error: BaseException) -> str:
     """Return ``memory``, ``device``, ``fabric``, ``request`` or ``own`` (a bug in seatrial).
 
-    torch raises a plain RuntimeError for many hardware faults, so its text decides. A Python exception of any other
-    kind is a bug in seatrial and must never be reported as a fault of the cluster.
+    torch raises a plain RuntimeError for many hardware faults, so the beginning of its text decides: further on it may
+    quote any rank. A Python exception of any other kind is a bug in seatrial and must never be reported as a fault of
+    the cluster.
     """
     import torch
     import torch.distributed as dist
@@ -33,26 +29,21 @@ def cause_of(error: BaseException) -> str:
     out_of_memory = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
     if isinstance(error, (MemoryError, out_of_memory)):
         return "memory"
-    if isinstance(error, getattr(dist, "DistError", ())) or is_mpi_error(error):
+    if isinstance(error, MeetingError) or is_mpi_error(error):
         return "fabric"
-    if not isinstance(error, (RuntimeError, OSError)) or isinstance(error, (NotImplementedError, RecursionError)):
+    if isinstance(error, OSError):
+        if error.errno == errno.ENOMEM:
+            return "memory"
+        return "fabric" if isinstance(error, ConnectionError) or error.errno in _UNREACHED else "own"
+    if not isinstance(error, RuntimeError) or isinstance(error, (NotImplementedError, RecursionError)):
         return "own"
-    text = str(error).lower()
-    # Its text may quote what any rank has written at the store.
-    if (
-        isinstance(error, MeetingError)
-        and not _LACKING.search(text)
-        and not text.startswith(("cuda error", "hip error"))
-    ):
-        return "fabric"
-    for cause, marks in (("memory", _MEMORY), ("device", _DEVICE)):
-        if any(mark in text for mark in marks):
-            return cause
+    text = str(error)
+    if isinstance(error, getattr(dist, "DistError", ())):
+        own = own_cause(text) if isinstance(error, getattr(dist, "DistBackendError", ())) else ""
+        return own if own in ("memory", "device") else "fabric"
     # A build of torch without this or that was somebody's choice, and no mistake of ours.
-    if isinstance(error, RuntimeError) and _LACKING.search(text):
-        return "request"
-    if any(mark in text for mark in FABRIC_MARKS):
+    if cause := own_cause(text):
+        return cause
+    if any(mark in text.lower() for mark in FABRIC_MARKS):
         return "fabric"
-    if isinstance(error, getattr(torch, "AcceleratorError", ())):
-        return "device"
-    return "fabric" if isinstance(error, ConnectionError) else "own"
+    return "device" if isinstance(error, getattr(torch, "AcceleratorError", ())) else "own"

@@ -1,0 +1,74 @@
+"""What messages of torch and NCCL say of the rank itself; tests/worker/test_failures.py provokes real ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from seatrial.protocol.own_errors import is_of_device, own_cause
+
+WATCHDOG = (
+    "[rank1]:[E1126 10:00:00.123 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group"
+    " watchdog thread terminated with exception: "
+)
+ECC = "CUDA error: uncorrectable ECC error encountered"
+
+
+def nccl(kind: str, last: str) -> str:
+    return (
+        f"NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, {kind} (run with NCCL_DEBUG=INFO for"
+        f" details), NCCL version 2.27.7\nncclError: Call failed.\nLast error:\n{last}"
+    )
+
+
+UNHANDLED = "unhandled cuda error"
+FAILED = "Cuda failure 214 'uncorrectable ECC error encountered'"
+ATTACHED = "Cuda failure 1 'invalid argument'"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (ECC, "device"),
+        (f"  what():  {ECC}", "device"),
+        (WATCHDOG + ECC, "device"),
+        (f"terminate called\n{ECC}", ""),
+        (f"torch.AcceleratorError: {ECC}", "device"),
+        ("HIP error: an illegal memory access was encountered", "device"),
+        ("CUDA driver error: unknown error", "device"),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "device"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "memory"),
+        ("CUDA error: out of memory", "memory"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "memory"),
+        ("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you", "memory"),
+        ("[enforce fail at /x/gloo/context.cc:27] name. can't allocate memory", ""),
+        (nccl(UNHANDLED, FAILED), "device"),
+        (nccl("internal error", FAILED), "device"),
+        (nccl(UNHANDLED, "Cuda failure 2 'out of memory'"), "memory"),
+        (nccl(UNHANDLED, "Failed to CUDA calloc async 608 bytes"), "memory"),
+        (nccl(UNHANDLED, "HIP failure: 'hipErrorLaunchFailure'"), "device"),
+        (nccl(UNHANDLED, ""), "device"),
+        # The handle came from another rank.
+        (nccl(UNHANDLED, ATTACHED), ""),
+        (nccl(UNHANDLED, "Cuda failure 400 'invalid resource handle'"), ""),
+        (nccl("remote process exited or there was a network error", FAILED), ""),
+        (nccl("unhandled system error", "socketProgress: Connection closed by remote peer cuda error<1>"), ""),
+        (nccl("unhandled system error", "Call to connect to 'unhandled cuda error' failed"), ""),
+        ("NCCL error: invalid usage, Cuda failure", ""),
+        ("use_libuv was requested but PyTorch was build without libuv support", "request"),
+        ("Distributed package doesn't have NCCL built in", "request"),
+        ("no connection to 'it was built without it'", ""),
+        ("[/x/gloo/transport/tcp/pair.cc:534] Connection closed by peer [CUDA error]:1", ""),
+        ("the key 'CUDA error: out of memory' did not come", ""),
+        ("", ""),
+    ],
+)
+def test_only_what_a_library_says_of_the_rank_itself_counts(text: str, cause: str) -> None:
+    assert own_cause(text) == cause
+
+
+def test_lines_of_output_are_read_as_messages() -> None:
+    assert is_of_device(["a line", f"[rank1]: torch.distributed.DistBackendError: {nccl(UNHANDLED, '')}"])
+    assert is_of_device(["a line", FAILED])
+    assert not is_of_device(["a line", *(f"[rank1]: {line}" for line in nccl(UNHANDLED, ATTACHED).splitlines())])
+    assert not is_of_device([f"failed to connect to [{ECC}]:5", "[enforce fail at alloc_cpu.cpp:1] no memory"])
+    assert not is_of_device([])
