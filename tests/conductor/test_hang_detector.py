@@ -389,11 +389,19 @@ def test_stacks_of_as_many_hosts_as_possible_are_requested() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "num_hosts", "guilty"),
-    [("bootstrap/meet at the store", 2, set()), ("bootstrap/meet at the store", 1, {1}), ("training/step 1", 2, {1})],
+    ("phase", "num_hosts", "line", "guilty"),
+    [
+        ("bootstrap/meet at the store", 2, "", set()),
+        ("bootstrap/meet at the store", 2, "CUDA error: uncorrectable ECC error encountered", {1}),
+        ("bootstrap/meet at the store", 2, "no answer of CUDA error: uncorrectable ECC error", set()),
+        ("bootstrap/meet at the store", 1, "", {1}),
+        ("training/step 1", 2, "", {1}),
+    ],
 )
-def test_a_rank_that_others_may_have_ended_is_not_left_out(phase: str, num_hosts: int, guilty: set[int]) -> None:
+def test_a_rank_that_others_may_have_ended_is_not_left_out(
+    phase: str, num_hosts: int, line: str, guilty: set[int]
+) -> None:
     """Another rank may have sent the bytes that ended it while it connected."""
     detector = HangDetector({0: "a", 1: "b"}, 100.0, 0.0)
-    detector.suspect(dead(1, phase, -11, is_oom=False, num_hosts=num_hosts), 1.0)
+    detector.suspect(dead(1, phase, -11, is_oom=False, num_hosts=num_hosts, device_lines=[line]), 1.0)
     assert detector.guilty() == guilty

@@ -14,6 +14,7 @@ from typing import Literal
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.origin import brief
 from seatrial.protocol.connecting import may_come_from_others
+from seatrial.protocol.own_errors import is_of_device
 from seatrial.protocol.timeouts import PATIENCE_S, STUCK_S, patience_s
 
 _WAITS = (
@@ -97,8 +98,19 @@ class Suspicion:
         return {**subject, "how": self.how, "phase": self.phase, "waited_s": waited_s, "detail": self.detail}
 
 
-def dead(rank: int, phase: str, code: object, *, is_oom: bool, num_hosts: int) -> Suspicion:
-    """Return that the process of a rank is gone. ``num_hosts``: those of all ranks of the generation."""
+def dead(
+    rank: int, phase: str, code: object, *, is_oom: bool, num_hosts: int, device_lines: Sequence[str]
+) -> Suspicion:
+    """Return that the process of a rank is gone.
+
+    Args:
+        rank: The rank.
+        phase: Its last phase.
+        code: Its exit code.
+        is_oom: Whether the kernel's out-of-memory killer ended it.
+        num_hosts: Hosts of all ranks of the generation.
+        device_lines: Its last output if it had a GPU: no answer of another rank makes a GPU complain.
+    """
     number = code if isinstance(code, int) else 0
     return Suspicion(
         how="dead",
@@ -106,7 +118,9 @@ def dead(rank: int, phase: str, code: object, *, is_oom: bool, num_hosts: int) -
         phase=phase,
         detail=f"exit code {brief(code)}",
         stopped_from_outside=is_stop_signal(number),
-        may_come_from_others=num_hosts > 1 and may_come_from_others(phase, number, is_oom=is_oom),
+        may_come_from_others=num_hosts > 1
+        and not is_of_device(device_lines)
+        and may_come_from_others(phase, number, is_oom=is_oom),
     )
 
 

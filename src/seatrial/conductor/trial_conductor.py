@@ -378,8 +378,9 @@ class TrialConductor(BaseConductor):
 
     def _receive_death(self, event: ExitEvent, now: float) -> None:
         rank, phase = self._rank_of(event["rank"]), brief(event["phase"])
-        is_oom = "oom_limit_bytes" in event
-        suspicion = dead(rank, phase, event["code"], is_oom=is_oom, num_hosts=len(self._ranks_at))
+        lines = [] if self._config.device == "cpu" else [str(line) for line in event["last_lines"]]
+        hosts, is_oom = len(self._ranks_at), "oom_limit_bytes" in event
+        suspicion = dead(rank, phase, event["code"], is_oom=is_oom, num_hosts=hosts, device_lines=lines)
         self._hang_detector.suspect(suspicion, now)
 
     def _rank_of(self, rank: int) -> int:

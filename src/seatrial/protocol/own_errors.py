@@ -53,6 +53,9 @@ _OF_A_PAIR = (
 """Words of CUDA, in NCCL, about a handle to memory that another process has sent, or about two devices without a path
 between them."""
 
+_MOST_LINES = 8
+"""Lines of one error of NCCL, which has four."""
+
 
 def own_cause(text: str) -> Literal["memory", "device", "request", ""]:
     """Return what a message says of the rank itself; empty: nothing. ``request``: its torch was built without that."""
@@ -65,7 +68,7 @@ def own_cause(text: str) -> Literal["memory", "device", "request", ""]:
 
 def is_of_device(lines: Sequence[str]) -> bool:
     """Return whether the output of a rank says that its device failed, or had no memory."""
-    return any(_of_device("\n".join(lines[index:])) for index in range(len(lines)))
+    return any(_of_device("\n".join(lines[index : index + _MOST_LINES])) for index in range(len(lines)))
 
 
 def _of_device(text: str) -> str:
