@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 _BEFORE = (
-    r"\s*(?:what\(\):\s+)?(?:\[[^\[\]\n]{1,200}\][: ]{0,2}){0,4}"
+    r"\s{0,20}(?:what\(\):\s{1,20})?(?:\[[^\[\]\n]{1,200}\][: ]{0,2}){0,4}"
     r"(?:(?:process group )?watchdog thread terminated with exception: )?(?:[\w.]{1,100}(?:Error|Exception): )?"
 )
 """What torch and Python write before a message: its source, its thread, the name of the exception."""
