@@ -279,6 +279,18 @@ def test_a_fifo_of_another_user_is_not_waited_for(tmp_path: Path) -> None:
                 files.read_input(path, 10)
 
 
+def test_a_fifo_whose_writer_comes_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(fifo := tmp_path / "hosts")
+    thread = threading.Timer(0.5, fifo.write_bytes, [b"12345"])
+    thread.daemon = True
+    thread.start()
+    assert files.read_input(fifo, 10) == b"12345"
+    thread.join()
+    monkeypatch.setattr(files, "_WRITER_S", 0.1)
+    with pytest.raises(OSError, match=r"hosts is a FIFO, and nobody wrote to it for 0\.1 seconds"):
+        files.read_input(fifo, 10)
+
+
 def test_a_pipe_of_a_shell_is_waited_for(tmp_path: Path) -> None:
     """As in ``--hostfile <(list nodes)``."""
     reader, writer = os.pipe()
@@ -324,7 +336,7 @@ def test_what_a_neighbors_file_system_shows_as_ours_is_not(tmp_path: Path) -> No
 @pytest.mark.root
 def test_what_a_neighbor_unmounts_while_it_is_open_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The neighbor answers once the file system is in no list of mounts any more."""
-    mount_of = start._mount_of
+    mount_of = start.mount_of
 
     def unmounting(fd: int) -> str:
         subprocess.run(["umount", "-l", tmp_path], capture_output=True, check=False)
@@ -335,7 +347,7 @@ def test_what_a_neighbor_unmounts_while_it_is_open_is_not_ours(tmp_path: Path, m
         lambda: files.make_private(tmp_path),
     ):
         with mounted(tmp_path, shown_owner=os.geteuid(), name="secret"), monkeypatch.context() as patch:
-            patch.setattr(start, "_mount_of", unmounting)
+            patch.setattr(start, "mount_of", unmounting)
             with pytest.raises(OSError, match="was unmounted meanwhile"):
                 use()
 
@@ -404,7 +416,7 @@ def test_who_has_mounted_it(
     """In a container nobody knows of which namespace the number is. The kernel lets others in with an option alone."""
     options = f"rw,user_id={user},group_id=1" + ",allow_other" * others
     fd = os.open(tmp_path, os.O_PATH)
-    line = f"{start._mount_of(fd)} 27 0:45 / /x rw - fuse x,user_id=0 {options}"
+    line = f"{start.mount_of(fd)} 27 0:45 / /x rw - fuse x,user_id=0 {options}"
     _in_container(container, tmp_path, monkeypatch, line)
     assert start.mounted_by(fd) == mounter
     os.close(fd)

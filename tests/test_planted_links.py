@@ -19,6 +19,7 @@ from neighbor_mount import NEIGHBOR, mounted, mounted_and_unasked
 from seatrial import files, start
 from seatrial.errors import RequestError
 from seatrial.report import recorded_events
+from seatrial.run.handed_files import read_evidence
 from seatrial.training.checkpoint import CheckpointFolder
 from seatrial.training.data import dataset_files, find_workload, idx
 from seatrial.training.data.data_file import open_data_file
@@ -206,6 +207,10 @@ def test_a_file_that_a_neighbor_has_mounted_in_place(folder: Path) -> None:
                 read(file)
         with pytest.raises(OSError, match=_SAYS):
             files.status_of_entry(file)
+        assert files.has_entry(file)
+        for read_by_name in (lambda: recorded_events.read_events((file,)), lambda: read_evidence((str(file),))):
+            with pytest.raises(RequestError, match=_SAYS):
+                read_by_name()
 
 
 @pytest.mark.root

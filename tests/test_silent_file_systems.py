@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,12 @@ from seatrial.agent import mpi_rank, program_ranks, py_spy
 from seatrial.environment import working_folder
 from seatrial.environment.working_folder import FolderTrust
 from seatrial.errors import RequestError
-from seatrial.report import earlier_runs
+from seatrial.judge.conclude import conclude
+from seatrial.report import earlier_runs, formats, recorded_events
+from seatrial.report.write import write_reports
+from seatrial.run import run_trial
+from seatrial.targets import processes
+from seatrial.targets.command import Command
 from seatrial.targets.ssh import bootstrap
 from seatrial.training.data import dataset_files
 
@@ -62,6 +69,63 @@ def test_a_file_in_a_shared_folder(file: Path) -> None:
             files.open_to_read(file, run_folder=True)
         with pytest.raises(OSError, match=f"file {_SAYS}"):
             files.write_atomically(file, b"", only_ours=True)
+
+
+@pytest.mark.parametrize("name", ["file", "name"])
+def test_the_folder_of_a_run_that_is_mounted_over(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be open to a group. The user has named the folder above."""
+    monkeypatch.chdir(folder.parent)
+    openers = (files.create, files.open_to_append, files.open_to_overwrite, files.open_to_read)
+    with mounted_and_unasked(folder):
+        for path in (folder / name, Path(folder.name, name)):
+            for opener in openers:
+                with pytest.raises(OSError, match=f"job {_SAYS}"):
+                    opener(path, run_folder=True)
+            with pytest.raises(OSError, match=f"job {_SAYS}"):
+                files.write_atomically(path, b"", run_folder=True)
+            with pytest.raises(OSError, match=f"job {_SAYS}"):
+                files.remove(path)
+            with pytest.raises(SystemExit):
+                start._read(str(path))
+            with pytest.raises(OSError, match=f"job {_SAYS}"):
+                recorded_events.event_files(folder, folder.parent)
+
+
+@pytest.mark.parametrize("place", ["", *(report.file for report in formats.load().values())])
+def test_the_report_of_a_run(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "unknown-run" / place
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("") if place else path.mkdir()
+    with mounted_and_unasked(path):
+        with pytest.raises(RequestError, match=str(path)):
+            write_reports(conclude([]), tmp_path)
+        run_trial._remove(tmp_path / "unknown-run", tmp_path / "unknown-run" / "controller.events")
+
+
+def test_the_newest_report_in_a_shared_folder(tmp_path: Path) -> None:
+    latest = tmp_path / "cluster_test_report.json"
+    latest.write_text("{}")
+    with mounted_and_unasked(latest):
+        written = write_reports(conclude([]), tmp_path)
+    assert written.not_copied.startswith(f"{latest} is no copy of this report (")
+    assert written.not_copied.endswith(f"): {latest.name} {_SAYS}.")
+    assert written.document.exists()
+
+
+def test_the_log_of_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_MAX_LOG_BYTES", 10)
+    agents = processes.Agents()
+    program = "import sys; sys.stderr.write('x' * 100); sys.stderr.flush(); import time; time.sleep(60)"
+    argv = (sys.executable, "-S", "-c", program)
+    agents.submit([Command(argv=argv, env={}, nodes=(0,))], tmp_path, [], lambda *_: None)
+    log = tmp_path / "node0.log"
+    while log.stat().st_size < 100:
+        time.sleep(0.01)
+    with mounted_and_unasked(log):
+        assert agents.poll(()) is None
+        agents.kill()
+        assert agents.cleanup() == []
+    assert log.read_text() == f"{processes.REMOVED}\n"
 
 
 @pytest.mark.parametrize("below", ["", "x", "../job/x", "x/../../y"])

@@ -21,19 +21,23 @@ import contextlib
 import errno
 import io
 import os
+import select
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from seatrial.start import ForeignError, mounted_by, open_again, reached, status_of, user_outside
+from seatrial.start import ForeignError, mount_of, mounted_by, open_again, reached, status_of, user_outside
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
 _KERNEL_FILE_SYSTEMS = {"proc", "sysfs", "debugfs", "tracefs", "securityfs", "configfs", "cgroup", "cgroup2", "pstore"}
 _MOST_NAME_BYTES = 100
 """What a temporary name keeps of the name of its file. Encrypted home folders (eCryptfs) take 143 bytes at most."""
+_WRITER_S = 60
+"""Time for another program of the user to write to a FIFO. Nobody types the name of one that nothing will write to."""
 _TRIES = 100
 """Attempts to open a file that others create and remove meanwhile."""
 _KINDS = (
@@ -57,7 +61,8 @@ def create(path: str | os.PathLike[str], *, mode: int = 0o666, run_folder: bool 
     Args:
         path: the file.
         mode: its mode, from which the umask is taken away.
-        run_folder: the folder is one that seatrial made, so that it must not be a link.
+        run_folder: the folder is one that seatrial made, so that it must not be a link, or the mount of another user in
+            the folder above.
     """
     with _folder(path, run_folder) as (folder, name):
         return _unbuffered(os.open(name, os.O_RDWR | _NEW, mode, dir_fd=folder))
@@ -122,7 +127,7 @@ def open_to_read(
     if run_folder:
         with _folder(path, run_folder) as (folder, name):
             return os.fdopen(_open_existing(folder, name, os.O_RDONLY, foreign=False), "rb")
-    with _behind_links(path, named_folder) if follows_links else _entry(path) as looked_at:
+    with _behind_links(path, named_folder) if follows_links else _entry(path, named_folder) as looked_at:
         status = _readable_status(looked_at, os.path.basename(path))
         if not stat.S_ISREG(status.st_mode):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} and no regular file")
@@ -146,6 +151,31 @@ def status_of_entry(path: str | os.PathLike[str], named_folder: str | os.PathLik
         return os.fstat(looked_at)
 
 
+def has_entry(path: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None = None) -> bool:
+    """Return whether there is an entry, which may be a link, or anything that another user has mounted.
+
+    ``named_folder``: as in ``open_to_read``.
+    """
+    try:
+        status_of_entry(path, named_folder)
+    except OSError as error:
+        return isinstance(error, ForeignError)
+    return True
+
+
+def names_in(folder: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return the names in a folder. Raises OSError as ``open_to_read`` does, NotADirectoryError for a file.
+
+    ``named_folder``: as in ``open_to_read``. Default: this folder.
+    """
+    with _behind_links(folder, folder if named_folder is None else named_folder) as looked_at:
+        fd = open_again(looked_at, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
+
+
 def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """Return the content of a file that a person named, at most one byte more than ``most_bytes``; links are followed.
 
@@ -159,7 +189,17 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         if not (stat.S_ISREG(status.st_mode) or is_given or is_pipe):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} of user {status.st_uid}")
         with os.fdopen(_open_blocking(looked_at, os.O_RDONLY), "rb") as file:
+            if is_pipe and not is_given:
+                _await_writer(file.fileno(), os.path.basename(path))
             return file.read(most_bytes + 1)
+
+
+def _await_writer(fifo: int, name: str) -> None:
+    """Wait for the first bytes of a FIFO, or the end of its writer; until one has opened it, it would seem empty."""
+    waiting = select.poll()
+    waiting.register(fifo, select.POLLIN)
+    if not waiting.poll(_WRITER_S * 1000):
+        raise OSError(errno.ETIMEDOUT, f"{ascii(name)[1:-1]} is a FIFO, and nobody wrote to it for {_WRITER_S} seconds")
 
 
 def read_trusted(path: str | os.PathLike[str], most_bytes: int, *, private: bool = False) -> bytes:
@@ -231,6 +271,12 @@ def create_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o
         os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
+def remove(path: str | os.PathLike[str]) -> None:
+    """Remove a file from the folder of a run."""
+    with _folder(path, True) as (folder, name):
+        os.unlink(name, dir_fd=folder)
+
+
 def rename_durably(source: Path, target: Path) -> None:
     """Rename a file to another name in the same folder, and write the folder to the disk."""
     with _folder(target, False) as (folder, name):
@@ -286,16 +332,30 @@ def _temporary(folder: int, name: str, content: bytes, mode: int) -> Iterator[st
 def _folder(path: str | os.PathLike[str], run_folder: bool) -> Iterator[tuple[int, str]]:
     """Open the folder of a file. Yields its descriptor, and the name of the file in it."""
     parent, name = os.path.split(os.fspath(path))
-    no_link = os.O_NOFOLLOW if run_folder else 0
+    parent = parent or os.curdir
     try:
-        fd = os.open(parent or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
+        fd = _open_run_folder(parent) if run_folder else os.open(parent, _FOLDER)
     except NotADirectoryError:
         # Linux reports a link in this way, too.
-        raise _refusal(parent, f"{kind_of(os.lstat(parent))} and no folder") from None
+        raise _refusal(parent, f"{kind_of(status_of_entry(parent))} and no folder") from None
     try:
         yield fd, name
     finally:
         os.close(fd)
+
+
+def _open_run_folder(path: str) -> int:
+    above, name = os.path.split(path)
+    folder = os.open(above or os.curdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        looked_at = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            _require_mount(looked_at, name, folder)
+            return os.open(os.curdir, _FOLDER, dir_fd=looked_at)
+        finally:
+            os.close(looked_at)
+    finally:
+        os.close(folder)
 
 
 def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = False, foreign: bool = False) -> int:
@@ -397,8 +457,8 @@ def _require_ours(name: str, folder: int) -> None:
 
 
 def _require_mount(fd: int, name: str, folder: int) -> None:
-    # A folder on the file system of another user is the choice of this one.
-    if (user := mounted_by(fd)) not in (0, mounted_by(folder)):
+    # A folder on the file system of another user is the choice of this one. To read all mounts takes its time.
+    if mount_of(fd) != mount_of(folder) and (user := mounted_by(fd)) not in (0, mounted_by(folder)):
         raise ForeignError(ascii(name)[1:-1], user)
 
 

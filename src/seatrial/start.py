@@ -30,6 +30,8 @@ _MAX_LINKS = 40
 _NOBODY = 65534
 """The user as which the kernel shows the users that a user namespace does not have (user_namespaces(7))."""
 _UNASKED = os.O_PATH | os.O_CLOEXEC
+_UNASKED_FOLDER = _UNASKED | os.O_DIRECTORY
+"""For a folder alone automount mounts what belongs there, such as a disk of data, or the home folder of a user."""
 _SEARCHED = {
     **dict.fromkeys(("COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH"), ":"),
     "PATH": ":",
@@ -140,8 +142,11 @@ def remove_copy(path: str) -> None:
 
 def _read(part: str) -> bytes:
     try:
-        # The folder of a run may belong to others: a FIFO would be waited for, and a device never ends.
-        with reached(os.path.basename(part), os.path.dirname(part) or ".") as fd:
+        # The folder of a run may belong to others, who may have mounted it on this node alone: the user has chosen the
+        # one above. A FIFO would be waited for, and a device never ends.
+        folder, name = os.path.split(part)
+        above, folder = os.path.split(folder)
+        with reached(os.path.join(folder, name), above or ".") as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise _refusal(f"{part} is no regular file; others have changed that folder, so name another one")
             with open(open_again(fd, os.O_RDONLY), "rb") as file:
@@ -207,11 +212,11 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
     (O_PATH) that is open until the next one, what ``mounted_by`` returns for it, and whether it is the last.
 
     Nothing has asked the server of that file system yet. The next step does: for a name, or where a link leads.
-    ``start`` itself is opened as it is. Raises OSError with the name that cannot be reached.
+    ``start`` is a folder, and opened as it is. Raises OSError with the name that cannot be reached.
     """
     names = _names_of(path)
     place = start
-    folder = os.open(place, _UNASKED)
+    folder = os.open(place, _UNASKED_FOLDER)
     links = 0
     try:
         yield place, folder, mounted_by(folder), not names
@@ -228,14 +233,14 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
                 links += 1
                 if links > _MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-                target = os.readlink("", dir_fd=fd)
+                target = _target_of(fd, entry)
                 names += _names_of(target)
             finally:
                 os.close(fd)
             if os.path.isabs(target):
                 place = "/"
                 os.close(folder)
-                folder = os.open(place, _UNASKED)
+                folder = os.open(place, _UNASKED_FOLDER)
             if not names:
                 # The link leads to "/" or ".": to what was visited before.
                 yield place, folder, mounted_by(folder), True
@@ -283,11 +288,18 @@ def _names_of(path: str) -> "list[str]":
 def _open_name(name: str, folder: int, entry: str) -> int:
     try:
         try:
-            # For a folder alone automount mounts what belongs there, such as the home folder of a user.
-            return os.open(name, _UNASKED | os.O_NOFOLLOW | os.O_DIRECTORY, dir_fd=folder)
+            return os.open(name, _UNASKED_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
         except NotADirectoryError:
             return os.open(name, _UNASKED | os.O_NOFOLLOW, dir_fd=folder)
     except OSError as error:
+        raise OSError(error.errno, error.strerror, entry) from None
+
+
+def _target_of(link: int, entry: str) -> str:
+    try:
+        return os.readlink("", dir_fd=link)
+    except OSError as error:
+        # A link of procfs may lead nowhere, which the kernel says without a name.
         raise OSError(error.errno, error.strerror, entry) from None
 
 
@@ -311,7 +323,7 @@ def mounted_by(fd: int) -> int:
     It asks the kernel alone: that user's server may answer nothing, and nobody can end a process that waits for it.
     Raises OSError where the file system was unmounted meanwhile.
     """
-    mount = _mount_of(fd)
+    mount = mount_of(fd)
     lines = []
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         lines = [line.decode(errors="replace").split() for line in mounts]
@@ -330,7 +342,7 @@ def mounted_by(fd: int) -> int:
             return 0 if is_ours else user
     # An unmounted file system stays usable where it is open, without a line. After chroot that of "/" has none, either.
     root = os.open("/", _UNASKED)
-    known = {"", _mount_of(root), *(words[0] for words in lines)}
+    known = {"", mount_of(root), *(words[0] for words in lines)}
     os.close(root)
     if mount not in known:
         path = os.readlink(f"/proc/self/fd/{fd}")
@@ -338,7 +350,7 @@ def mounted_by(fd: int) -> int:
     return 0
 
 
-def _mount_of(fd: int) -> str:
+def mount_of(fd: int) -> str:
     """Return the number of the mount of an open file; an empty text where the kernel does not say it."""
     with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
         found = re.search(r"^mnt_id:\s*(\d+)", lines.read(), re.MULTILINE)

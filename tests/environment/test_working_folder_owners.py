@@ -324,6 +324,18 @@ def test_each_way_to_start_refuses_it(argv: tuple[str, ...], said: tuple[int, st
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_link_of_procfs_that_leads_nowhere(tmp_path: Path) -> None:
+    """The working folder of a process that has ended is gone, and the kernel says so without a name."""
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        (tmp_path / "link").symlink_to(gone := f"/proc/{ended.pid}/cwd")
+        trust = trust_here(str(tmp_path), "link/train.py")
+        assert refusal(str(tmp_path), "link/train.py", trust) == ""
+        with pytest.raises(FileNotFoundError) as raised:
+            list(start.way_to(gone))
+    assert raised.value.filename == gone
+
+
 @pytest.mark.nightly
 @pytest.mark.root
 @pytest.mark.parametrize("user", [4711, 0])

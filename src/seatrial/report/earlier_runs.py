@@ -34,7 +34,7 @@ def runs_for_limits(conclusion: Conclusion, folder: Path) -> list[Path]:
             other for other in folder.parent.iterdir() if _RUN.fullmatch(other.name) and other.name != folder.name
         ]
         for other in sorted((other for other in others if _is_own(other)), reverse=True)[:_MOST_RUNS]:
-            size = sum(status_of_entry(file).st_size for file in event_files(other))
+            size = sum(status_of_entry(file, other.parent).st_size for file in event_files(other, other.parent))
             if 0 < size <= bytes_left:
                 bytes_left -= size
                 if _is_such(conclusion, other):

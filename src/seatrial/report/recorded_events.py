@@ -17,7 +17,7 @@ from typing import Any
 
 from seatrial import __version__
 from seatrial.errors import RequestError
-from seatrial.files import open_to_read, status_of_entry
+from seatrial.files import names_in, open_to_read, status_behind_links, status_of_entry
 from seatrial.judge.fold import identity, is_same
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.fields import DamageError
@@ -175,17 +175,13 @@ def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: l
 
 def _files(path: Path) -> list[Path]:
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):
+        try:
+            files = event_files(path)
+        except NotADirectoryError:
+            if not stat.S_ISREG(status_behind_links(path).st_mode):
+                raise RequestError(f"{path}: neither a file nor a folder.") from None
             return [path]
-        if not stat.S_ISDIR(mode):
-            raise RequestError(f"{path}: neither a file nor a folder.")
-        files = event_files(path)
-        runs = (
-            ()
-            if files
-            else sorted(entry for entry in path.iterdir() if _is(stat.S_ISDIR, entry) and event_files(entry))
-        )
+        runs = () if files else _runs_in(path)
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).") from error
     if not files:
@@ -194,13 +190,22 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def event_files(folder: Path) -> list[Path]:
-    """Return the event files of a folder by name; links are none, in the folder of another they may lead anywhere."""
+def _runs_in(out: Path) -> list[Path]:
+    folders = sorted(out / name for name in names_in(out) if _is(stat.S_ISDIR, out / name, out))
+    return [folder for folder in folders if event_files(folder, out)]
+
+
+def event_files(folder: Path, named_folder: Path | None = None) -> list[Path]:
+    """Return the event files of a folder by name; links are none, in the folder of another they may lead anywhere.
+
+    ``named_folder``: the one that a person has named, this one or one above; default: this one.
+    """
     # Some files of the kernel are regular, and whoever reads them waits for ever.
-    return sorted(entry for entry in folder.iterdir() if entry.suffix in _SUFFIXES and _is(stat.S_ISREG, entry))
+    files = [folder / name for name in names_in(folder, named_folder) if Path(name).suffix in _SUFFIXES]
+    return sorted(file for file in files if _is(stat.S_ISREG, file, named_folder or folder))
 
 
-def _is(kind: Callable[[int], bool], entry: Path) -> bool:
+def _is(kind: Callable[[int], bool], entry: Path, named_folder: Path) -> bool:
     with contextlib.suppress(OSError):  # removed meanwhile, or mounted by another user, who may answer nothing
-        return kind(status_of_entry(entry).st_mode)
+        return kind(status_of_entry(entry, named_folder).st_mode)
     return False

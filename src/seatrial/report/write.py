@@ -6,14 +6,23 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import kind_of, open_to_read, write_atomically
+from seatrial.files import (
+    has_entry,
+    kind_of,
+    open_to_read,
+    status_behind_links,
+    status_of_entry,
+    write_atomically,
+)
 from seatrial.judge.conclude import Conclusion
 from seatrial.report import formats
 from seatrial.report.recorded_events import event_files
+from seatrial.start import ForeignError
 from seatrial.util.text import format_time
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -69,7 +78,10 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
     _refuse_another(written, format_time(conclusion.trial.created), sources)
     texts = {name: report_format.text(conclusion) for name, report_format in _FORMATS.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        # With ``exist_ok`` it would ask what another user has mounted there.
+        with suppress(FileExistsError):
+            folder.mkdir()
         # The document first: without one, the other files are not ours.
         for name in sorted(texts, key=lambda name: name != _DOCUMENT):
             write_atomically(written.files[name], _encoded(texts[name]), run_folder=True)
@@ -86,8 +98,10 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
 
 def _not_copied(path: Path, error: OSError) -> str:
     try:
-        status = os.lstat(path)
+        status = status_of_entry(path)
         there = f", and what lies there is {kind_of(status)} of user {status.st_uid}"
+    except ForeignError as foreign:
+        there = f": {foreign.strerror}"
     except OSError:
         there = ""
     return f"{path} is no copy of this report ({error.strerror or error}){there}."
@@ -139,13 +153,13 @@ def _refuse_another(written: Written, timestamp: str, sources: Sequence[Path] | 
     The same trial may be reported again. Its events name the folder, and the events may be those of somebody else, who
     has copied the name and the time of a run: beside its own events a report is replaced only if they were read, too.
     """
-    path = written.document
+    path, out = written.document, written.folder.parent
     try:
-        with open_to_read(path, follows_links=False) as file:
+        with open_to_read(path, follows_links=False, named_folder=out) as file:
             found = _TIME.match(file.read(_BEGINNING_BYTES))
         same = found is not None and found[1] == timestamp.encode()
     except (FileNotFoundError, NotADirectoryError):
-        if other := next((file for file in written.files.values() if os.path.lexists(file)), None):
+        if other := next((file for file in written.files.values() if has_entry(file, out)), None):
             raise RequestError(
                 f"{other} lies there without a {path.name} of this trial; name another folder with --out."
             ) from None
@@ -164,11 +178,20 @@ def _refuse_another(written: Written, timestamp: str, sources: Sequence[Path] | 
 def _are_read(folder: Path, sources: Sequence[Path]) -> bool:
     """Return whether a folder has no events, or some of the sources are its."""
     try:
-        return not event_files(folder) or any(
-            os.path.samefile(source if source.is_dir() else source.parent, folder) for source in sources
+        status = status_behind_links(folder, folder.parent)
+        return not event_files(folder, folder.parent) or any(
+            os.path.samestat(_status_of_folder(source), status) for source in sources
         )
     except OSError:
         return False
+
+
+def _status_of_folder(source: Path) -> os.stat_result:
+    """Return the status of a folder that a person named, or of that of a file."""
+    try:
+        return status_behind_links(source, source)
+    except NotADirectoryError:
+        return status_behind_links(source.parent, source.parent)
 
 
 def _encoded(text: str) -> bytes:

@@ -44,8 +44,9 @@ from seatrial.util.text import all_named
 
 _JOIN_S = 60.0
 """The time in which agents that start together have connected."""
-_FILES_OF_NODE = 8
-"""Files of this process for each node: its connection, with ssh both ends of another one and pipes, its event file."""
+_FILES_OF_NODE = 9
+"""Files of this process for each node: its connection, with ssh both ends of another one and pipes, its event file,
+and the log of its launcher."""
 _OTHER_FILES = 512
 """Files besides: strangers at the control port, logs, libraries."""
 _READ = ("log", "output", "progress")

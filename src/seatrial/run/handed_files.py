@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.devices.handed import MOST_BYTES, HandedFile, read
 from seatrial.devices.plain_json import to_json
 from seatrial.errors import RequestError
-from seatrial.files import open_to_read
+from seatrial.files import has_entry, open_to_read
 from seatrial.protocol.events import EndEvent, HandedEvent, Source
 
 
@@ -17,7 +17,7 @@ def read_evidence(words: Collection[str]) -> tuple[HandedFile, ...]:
     """Return what each file says, for ``FILE`` or ``NODE=FILE``. Raises RequestError for one that cannot be opened."""
     files = list[HandedFile]()
     for word in words:
-        node, _, name = ("", "", word) if Path(word).exists() or "=" not in word else word.partition("=")
+        node, _, name = ("", "", word) if has_entry(word) or "=" not in word else word.partition("=")
         try:
             with open_to_read(name) as file:
                 handed = read(file.read(MOST_BYTES + 1), name=Path(name).name, node=node)

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.environment.secret_variable import take_secret
 from seatrial.errors import RequestError
-from seatrial.files import create, open_to_append
+from seatrial.files import create, open_to_append, remove
 from seatrial.protocol.events import EndEvent, NoteEvent, Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import encode
@@ -36,7 +36,7 @@ def new_folder(out: Path) -> tuple[str, Path]:
         probe = folder / ".writable"
         with create(probe, run_folder=True) as file:
             file.write(b"seatrial")
-        probe.unlink()
+        remove(probe)
     except OSError as error:
         raise RequestError(
             f"--out {out}: reports cannot be written there ({error.strerror or error}); name another folder with --out."

@@ -14,6 +14,7 @@ from typing import Any
 
 from seatrial.devices.handed import HandedFile
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.files import names_in, remove
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.report.interim import Interim
 from seatrial.report.progress import Progress
@@ -109,8 +110,8 @@ def run_trial(
 def _remove(folder: Path, events: Path) -> None:
     """Remove the folder of a run that holds nothing but our own events; what a launcher wrote stays."""
     with contextlib.suppress(OSError):
-        if list(folder.iterdir()) == [events]:
-            events.unlink()
+        if names_in(folder, folder.parent) == [events.name]:
+            remove(events)
             folder.rmdir()
 
 

@@ -16,7 +16,7 @@ from seatrial.agent.disk_question import DiskQuestion
 from seatrial.agent.guardian import END_AT_ONCE
 from seatrial.environment.pmi import launcher_fds
 from seatrial.errors import RequestError
-from seatrial.files import open_to_append, open_to_overwrite, open_to_read
+from seatrial.files import open_to_append, open_to_read
 from seatrial.targets.command import Command
 from seatrial.targets.host_of_node import HostOfNode
 from seatrial.util.text import quoted
@@ -62,6 +62,7 @@ class Agents:
         self._clock = clock
         self._words = words
         self._logs: dict[int, Path] = {}
+        self._open_logs: list[int] = []
         self._ended_at: dict[int, float] = {}
         self._reported: set[int] = set()
         self._bounding: DiskQuestion[None] | None = None
@@ -77,6 +78,7 @@ class Agents:
                     raise RequestError(
                         f"{path} cannot be written ({error.strerror or error}); name another folder with --out."
                     ) from error
+                self._open_logs.append(os.dup(log.fileno()))
                 theirs: socket.socket | None = None
                 if command.feed is not None:
                     ours, theirs = socket.socketpair()
@@ -137,6 +139,10 @@ class Agents:
         self._wait(_ENDED_S)
         self._signal_all(signal.SIGKILL)
         self._wait(_KILLED_S)
+        # A thread that waits for the disk still has them.
+        if self._bounding is None or self._bounding.is_answered(0.0):
+            while self._open_logs:
+                os.close(self._open_logs.pop())
         return [
             (node, f"process {process.pid} on this machine was killed and has not ended")
             for node, process in self.processes.items()
@@ -161,16 +167,19 @@ class Agents:
         self._bound_logs()
 
     def _bound_logs(self) -> None:
-        for path in set(self._logs.values()):
-            _bound(path)
+        for log in self._open_logs:
+            _bound(log)
 
 
-def _bound(log: Path) -> None:
-    """Empty a log that has grown too large: no node may fill the disk of this machine with its error output."""
+def _bound(log: int) -> None:
+    """Empty a log that has grown too large: no node may fill the disk of this machine with its error output.
+
+    It is the open one, which takes the output, and not what others may have put or mounted at its name.
+    """
     with contextlib.suppress(OSError):
-        if log.stat().st_size > _MAX_LOG_BYTES:
-            with open_to_overwrite(log, run_folder=True) as file:
-                file.write(f"{REMOVED}\n".encode())
+        if os.fstat(log).st_size > _MAX_LOG_BYTES:
+            os.ftruncate(log, 0)
+            os.write(log, f"{REMOVED}\n".encode())
 
 
 def signal_group(process: subprocess.Popen[bytes], number: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pwd
 import shlex
@@ -14,13 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import (
-    make_private,
-    own_folder_name,
-    require_private,
-    status_behind_links,
-    status_of_entry,
-)
+from seatrial.files import has_entry, make_private, own_folder_name, require_private, status_behind_links
 from seatrial.training.data import cifar
 from seatrial.training.data.data_file import is_folder
 from seatrial.training.data.datasets import DATASETS
@@ -102,7 +95,7 @@ def find(name: str, folder: Path) -> tuple[Path, ...] | None:
         with _in_words(folder.parent), contextlib.suppress(FileNotFoundError):
             require_private(folder.parent)
     # Files that cannot be used, such as a FIFO or a broken link, are reported where they are read.
-    return _find(name, folder, _is_file) or _find(name, folder, _is_entry)
+    return _find(name, folder, _is_file) or _find(name, folder, has_entry)
 
 
 def require(name: str, folder: Path) -> tuple[Path, ...]:
@@ -125,14 +118,6 @@ def _is_file(path: Path, folder: Path) -> bool:
     with contextlib.suppress(OSError):
         return stat.S_ISREG(status_behind_links(path, folder).st_mode)
     return False
-
-
-def _is_entry(path: Path, folder: Path) -> bool:
-    try:
-        status_of_entry(path, folder)
-    except OSError as error:
-        return error.errno == errno.EPERM  # another user has mounted it, or what is above it (ForeignError)
-    return True
 
 
 def _find(name: str, folder: Path, exists: _Exists) -> tuple[Path, ...] | None:
