@@ -440,6 +440,8 @@ def _in_named_folder(path: str | os.PathLike[str], named_folder: str | os.PathLi
     """Return the part of a path below the folder that a person named, and that folder."""
     if named_folder is None:
         folder, name = os.path.split(os.fspath(path))
+        if not (folder or name):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "")
         return name, folder or os.curdir
     return os.fspath(Path(path).relative_to(named_folder)), os.fspath(named_folder)
 

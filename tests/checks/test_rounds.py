@@ -12,9 +12,10 @@ from checks.fake_context import FakeContext
 from seatrial.checks import collectives, training
 from seatrial.checks.check import Check
 from seatrial.checks.shared import rounds
-from seatrial.checks.shared.asked_rounds import too_few_rounds
+from seatrial.checks.shared.asked_rounds import judge_rounds
 from seatrial.checks.shared.rounds import timed_rounds
 from seatrial.evidence.evidence import Evidence, RankRecord
+from seatrial.evidence.findings import Ruling
 from seatrial.evidence.measurement import Fact
 
 RANKS = {
@@ -76,8 +77,8 @@ def test_rank_0_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     # The clock of the second rank alone would end after one round.
     assert run(Clock(monkeypatch), second, 3600.0, minutes=2.0, together=True) == decided
     assert first.phases == second.phases == ["agree on another round"] * 6
-    assert rounds_of(first) == {"number": 6, "seconds": 150.0}
-    assert rounds_of(second) == {"number": 6, "seconds": 6 * 3600.0}
+    assert rounds_of(first) == {"number": 6, "seconds": 150.0, "fits": True}
+    assert rounds_of(second) == {"number": 6, "seconds": 6 * 3600.0, "fits": False}
 
 
 def test_a_rank_tells_how_few_rounds_others_let_it_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +88,7 @@ def test_a_rank_tells_how_few_rounds_others_let_it_do(monkeypatch: pytest.Monkey
     context = FakeContext(**both, group_rank=1)
     store.set("training/measure/round 1", "00")
     assert run(Clock(monkeypatch), context, 25.0, minutes=2.0, together=True) == (1, [1])
-    assert rounds_of(context) == {"number": 1, "seconds": 25.0}
+    assert rounds_of(context) == {"number": 1, "seconds": 25.0, "fits": True}
 
 
 @pytest.mark.parametrize(
@@ -102,13 +103,30 @@ def test_a_rank_tells_how_few_rounds_others_let_it_do(monkeypatch: pytest.Monkey
 )
 def test_fewer_rounds_than_asked_for_are_absent(number: int | None, seconds: float, absent: str) -> None:
     limit_s = 0.0 if number == 4 else 120.0
-    values_by_rank = {0: {"number": 9, "seconds": 1e4}, 1: {"number": number, "seconds": seconds}}
+    values_by_rank = {
+        0: {"number": 9, "seconds": 1e4, "fits": True},
+        1: {"number": number, "seconds": seconds, "fits": True},
+    }
     facts = [Fact(check="training", name="rounds", value=value, rank=rank) for rank, value in values_by_rank.items()]
     if number is None:
         facts.pop()
     evidence = Evidence(ranks=RANKS, asked=(0, 1), measurements=(), facts=tuple(facts))
-    assert list(too_few_rounds(evidence, rounds=5, seconds=limit_s)) == ([absent] if absent else [])
-    assert list(too_few_rounds(evidence, rounds=1, seconds=0.0)) == []
+    assert judge_rounds(evidence, rounds=5, seconds=limit_s) == Ruling(absent=(absent,) if absent else ())
+    assert judge_rounds(evidence, rounds=1, seconds=0.0) == Ruling()
+
+
+def test_rounds_without_time_make_a_pass_partial(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = torch.distributed.HashStore()
+    both: dict[str, Any] = {"check": "training", "world_size": 2, "ranks": (0, 1), "store": store, "timeout_s": 60.0}
+    contexts = [FakeContext(**both, group_rank=rank, rank=rank) for rank in range(2)]
+    for context in contexts:
+        assert run(Clock(monkeypatch), context, 8.0, minutes=50 / 60, together=True)[0] == 5
+    facts = tuple(context.facts[0] for context in contexts)
+    ruling = judge_rounds(Evidence(ranks=RANKS, asked=(0, 1), measurements=(), facts=facts), rounds=1, seconds=50.0)
+    assert ruling.absent == ()
+    assert ruling.unjudged == (
+        "training: 50 s of rounds of rank 0, which did 5 in 40 s, as timeout_s has no time for another one",
+    )
 
 
 @pytest.mark.parametrize(

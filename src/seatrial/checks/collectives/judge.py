@@ -11,7 +11,7 @@ from typing import Any
 from seatrial.checks.collectives.operations import DIRECT, OPERATIONS, array_sizes, busbw_factor
 from seatrial.checks.collectives.params import Params
 from seatrial.checks.collectives.rules import WRONG_ELEMENTS, busbw_rule, latency_rule
-from seatrial.checks.shared.asked_rounds import is_rounds, too_few_rounds
+from seatrial.checks.shared.asked_rounds import is_rounds, judge_rounds
 from seatrial.checks.shared.culprits import rank_culprit, ranks_or_links
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import is_contention, load_of_others
@@ -57,6 +57,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     evidence = drop_malformed(evidence, _FORMS)
     evidence = replace(evidence, measurements=latest(evidence.measurements))
     lacking = _lacking(evidence)
+    rounds = judge_rounds(evidence, rounds=params.rounds, seconds=params.minutes * 60)
     values = [
         WRONG_ELEMENTS.judge(measurement)
         for measurement in evidence.measurements
@@ -82,11 +83,11 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         absent=(
             *damaged,
             *_absent(evidence, params, lacking),
-            *too_few_rounds(evidence, rounds=params.rounds, seconds=params.minutes * 60),
+            *rounds.absent,
             *unlike,
             *(f"{entry.measurement.name} of all_reduce without other load: {load}" for entry in unsure),
         ),
-        unjudged=tuple(f"collectives: {name} not checked" for name in lacking),
+        unjudged=(*(f"collectives: {name} not checked" for name in lacking), *rounds.unjudged),
         unlimited=() if busbw_rule(params).value is not None else ("collectives.min_busbw_gbps",),
     )
 

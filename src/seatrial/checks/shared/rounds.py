@@ -47,7 +47,7 @@ def timed_rounds(
             report()
             reported = time.monotonic()
     if together and (minutes > 0 or rounds > 1):
-        context.fact("rounds", {"number": number, "seconds": round(now - entered, 3)})
+        context.fact("rounds", {"number": number, "seconds": round(now - entered, 3), "fits": fits})
 
 
 def _wait_for_others_to_agree(context: Context, number: int, *, again: bool, due: bool) -> tuple[bool, bool]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.checks.shared.asked_rounds import is_rounds, too_few_rounds
+from seatrial.checks.shared.asked_rounds import is_rounds, judge_rounds
 from seatrial.checks.shared.culprits import rank_culprit, ranks_or_links
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import is_contention
@@ -57,7 +57,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         parts += [
             Ruling(absent=damaged),
             _judge_presence(evidence),
-            Ruling(absent=tuple(too_few_rounds(evidence, rounds=1, seconds=params.duration_s))),
+            judge_rounds(evidence, rounds=1, seconds=params.duration_s),
             _judge_loss(evidence),
             _judge_accuracy(evidence, params),
             _judge_digests(evidence),
