@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -396,6 +397,30 @@ def test_a_second_interrupt_leaves_no_grace() -> None:
     fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=twice, heeds_sigterm_after_s=None)
     assert fleet.run()["how"] == "interrupted"
     assert fleet.asked("kill")[0][0] == pytest.approx(6.0, abs=0.01)
+
+
+def job_canceled(fleet: SimulatedProgram) -> None:
+    """The driver's news of a job of Slurm, in the words of ``targets/slurm/driver.py``."""
+    fleet.signal("Slurm job 17: CANCELLED")
+
+
+@pytest.mark.parametrize("own_at_s", [4.9, 5.1])
+@pytest.mark.parametrize("news", [signal_to_node_0, job_canceled])
+def test_one_signal_to_each_process_of_a_job_keeps_the_grace(
+    own_at_s: float, news: Callable[[SimulatedProgram], None]
+) -> None:
+    at_s = [(own_at_s, SimulatedProgram.interrupt), (5.0, news), (5.2, news)]
+    fleet = SimulatedProgram(config(stop_grace_s=20.0), everybody(0, *WAITS), at_s=at_s, heeds_sigterm_after_s=None)
+    assert fleet.run()["how"] == "interrupted"
+    (terminated_at, *_), *_ = fleet.asked("terminate")
+    assert fleet.asked("kill")[0][0] == pytest.approx(terminated_at + 20.0, abs=0.3)
+
+
+def test_a_second_signal_after_the_news_of_an_agent_ends_the_grace() -> None:
+    at_s = [(5.0, signal_to_node_0), (6.0, SimulatedProgram.interrupt), (7.0, SimulatedProgram.interrupt)]
+    fleet = SimulatedProgram(config(), everybody(0, *WAITS), at_s=at_s, heeds_sigterm_after_s=None)
+    assert fleet.run()["how"] == "interrupted"
+    assert fleet.asked("kill")[0][0] == pytest.approx(7.0, abs=0.01)
 
 
 @pytest.mark.parametrize("at_s", [0.1, 0.55, 0.605])

@@ -231,6 +231,13 @@ def test_each_signal_is_news_once_and_the_second_kills() -> None:
     assert (news(()), driver.killed) == ("SIGTERM", 1)
 
 
+def test_two_signals_between_two_ticks_are_two_news() -> None:
+    driver = DriverDouble()
+    news = module._idle_news(driver, [signal.SIGTERM, signal.SIGINT])
+    assert [news(()), news(()), news(())] == ["SIGTERM", "SIGINT", (3, "gone")]
+    assert driver.killed == 1
+
+
 def test_after_the_second_signal_a_third_ends_us() -> None:
     told: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))

@@ -8,6 +8,7 @@ left.
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -80,6 +81,8 @@ class ProgramConductor(BaseConductor):
         self._hostnames: dict[int, str] = dict(enumerate(config.hosts))
         self._restarts = 0
         self._failure: Failure | None = None
+        self._signals = 0
+        """Signals to this process that end the run."""
         self._reset_ranks(now)
 
     def _reset_ranks(self, now: float) -> None:
@@ -122,12 +125,17 @@ class ProgramConductor(BaseConductor):
             status.shift(missed_s)
 
     def interrupt(self, by: str, now: float) -> Actions:
-        """End the run early; a second interrupt ends the grace of the first. SIGQUIT only asks where the ranks are."""
+        """End the run early; the second signal to this process ends the grace. SIGQUIT only asks where the ranks are.
+
+        A launcher signals all processes of a job once, so news of an agent or of a launcher may come before a signal to
+        this process, and that is the first one still.
+        """
         # The question goes out before the ranks get SIGTERM; its heading follows the note of the interruption.
         used = self._cpu_use()
         asked = self._ask_where() if self.state is State.RUN and not self._config.watched else ""
         if by != "SIGQUIT":
-            if self._interrupted_by and self.state is State.TERMINATE:
+            self._signals += by in signal.Signals.__members__
+            if self._signals > 1 and self.state is State.TERMINATE:
                 self._kill_left(now)
             else:
                 self._interrupt(by, now)

@@ -284,10 +284,11 @@ def _idle_news(
             return signal.Signals.SIGQUIT.name
         if len(signals) == handled:
             return driver.poll(connected)
-        handled = len(signals)
+        # One at a time, since the conductor counts them.
+        handled += 1
         if handled > 1:
             driver.kill()
-        return signal.Signals(signals[-1]).name
+        return signal.Signals(signals[handled - 1]).name
 
     return news
 
