@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -95,26 +95,32 @@ def read_answers(evidence: Evidence) -> Answers:
                 rounds.setdefault(part["fabric"], []).append(fact)
             elif first in evidence.asked:
                 damaged += (f"{stage} on {part['fabric']}, which rank {first} was to begin",)
-    failed, late = (
-        _by_stage_and_rank(fact for fact in evidence.facts if fact.name == name) for name in ("failed", "late")
-    )
-    damaged += tuple(dict.fromkeys(_directions_without_rate(evidence, rounds)))
+    # A rank fails once at each transfer, and once at joining a group, however often it says so.
+    failures: dict[tuple[str, int | None, int | None], Fact] = {}
+    for fact in evidence.facts:
+        if fact.name == "failed":
+            peer = fact.value.get("peer")
+            failures.setdefault((fact.stage, fact.rank, peer if peer in evidence.ranks else None), fact)
+    damaged += tuple(dict.fromkeys(_directions_without_rate(evidence, rounds, failures)))
     return Answers(
         evidence=evidence,
         damaged=damaged,
         rounds=rounds,
         measurements=_by_stage_and_rank(evidence.measurements),
-        failed=failed,
-        late=late,
+        failed=_by_stage_and_rank(failures.values()),
+        late=_by_stage_and_rank(fact for fact in evidence.facts if fact.name == "late"),
     )
 
 
-def _directions_without_rate(evidence: Evidence, rounds: Mapping[str, Iterable[Fact]]) -> Iterator[str]:
-    """Yield the ranks that kept back how fast they sent to a peer which says how fast it sent to them."""
+def _directions_without_rate(
+    evidence: Evidence, rounds: Mapping[str, Iterable[Fact]], failures: Iterable[tuple[str, int | None, int | None]]
+) -> Iterator[str]:
+    """Yield the ranks that kept back how fast they sent to a peer which says how fast it sent to them.
+
+    ``failures``: (stage, rank, peer) of the transfers that failed.
+    """
     sent = {(entry.stage, entry.rank, entry.peer) for entry in evidence.measurements if entry.name == "gbps"}
-    failed = {
-        (fact.stage, frozenset((fact.rank, fact.value.get("peer")))) for fact in evidence.facts if fact.name == "failed"
-    }
+    failed = {(stage, frozenset((rank, peer))) for stage, rank, peer in failures}
     for fact in itertools.chain.from_iterable(rounds.values()):
         for a, b in (pair for pair in fact.value["pairs"] if len(pair) == 2):
             for source, target in ((a, b), (b, a)):
@@ -182,7 +188,6 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
             by_cost[cost.measurement] = replace(mine, **{field: getattr(mine, field) + results})
         failed = [item for rank in fabric.topology.members for item in answers.failed.get((fact.stage, rank), ())]
         pairs = _pair_results(measurements, failed, members, common)
-        reasons = {item.rank: str(item.value["reason"]) for item in failed if item.rank is not None}
         medians = {
             measurement.rank: measurement.value
             for measurement in measurements
@@ -191,10 +196,11 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
         groups = [tuple(dict.fromkeys(group)) for group in fact.value["groups"] if members.issuperset(group)]
         on_time = list[GroupResult]()
         for group in (group for group in groups if len(group) > 1):
-            result = _group_result(group, pairs, medians, failed, fact.value)
+            said = [item for rank in group for item in answers.failed.get((fact.stage, rank), ())]
+            result = _group_result(group, pairs, medians, said, fact.value)
             in_late = [rank for rank in group if (fact.stage, rank) in answers.late]
             # All members hear from the first one that time is up: what less than half of them say is their own.
-            if len(in_late) > len(group) / 2 and reasons.keys().isdisjoint(group):
+            if len(in_late) > len(group) / 2 and not said:
                 late.append(replace(result, failed="", gbps=fact.value.get("list_below_gbps") or 1.0, at_once=1))
             else:
                 on_time.append(result)
@@ -268,17 +274,17 @@ def _group_result(
     members: tuple[int, ...],
     pairs: Iterable[PairResult],
     medians: Mapping[int, float],
-    failed: Iterable[Fact],
+    failures: Sequence[Fact],
     requested: Mapping[str, Any],
 ) -> GroupResult:
-    """Return the result of one group. ``medians`` (GB/s): by rank; ``failed``: of all groups; ``requested``: the
+    """Return the result of one group. ``medians`` (GB/s): by rank; ``failures``: of its members; ``requested``: the
     round."""
     inside = set(members)
-    failures = [fact for fact in failed if fact.rank in inside]
     silent = [rank for rank in members if rank not in medians]
-    failed_why, reports = "", [fact for fact in failures if _is_shared(fact, failures, inside)]
+    reports = list(_reports(failures, inside))
+    failed_why = ""
     if failures:
-        failed_why = _reason(reports[0]) if reports else _alone(failures[0])
+        failed_why = _reason(reports[0][0]) if reports else _alone(failures[0], inside)
     elif silent:
         failed_why = f"no rate came from {named_ranks(silent)}, and nobody reported a failure"
     gbps = None if failed_why else median([medians[rank] for rank in members])
@@ -291,7 +297,7 @@ def _group_result(
         members=members,
         gbps=gbps,
         failed=failed_why,
-        reports=tuple(frozenset(inside.intersection((fact.rank, fact.value.get("peer")))) for fact in reports),
+        reports=tuple(about for _, about in reports),
         is_unreported=bool(failed_why) and not reports,
         slow=tuple(pair for pair in pairs if inside.issuperset((pair.source, pair.target))),
         listed_below=listed_below,
@@ -300,16 +306,31 @@ def _group_result(
     )
 
 
-def _is_shared(fact: Fact, failures: Iterable[Fact], inside: Container[int]) -> bool:
-    """Return whether a rank says of itself that it failed, or its peer says the same of the two.
+def _reports(failures: Iterable[Fact], members: Collection[int]) -> Iterator[tuple[Fact, frozenset[int]]]:
+    """Yield each failure that counts, and the members that it is about; nobody, where the group was not formed.
 
-    Any member can stop another one at the store, or let its partner begin too early there, which then waits in vain. So
-    silence says nothing about who is silent, nor does the word of one end about the other. The two ends of a transfer
-    wait for each other: if it fails, both say so.
+    Any member can stop another one at the store, let its partner begin too early there, which then waits in vain, or
+    give it an address where nobody answers. So silence says nothing about who is silent, the word of one end nothing
+    about the other one, and a member that could not join nothing about itself. Both ends of a transfer wait for each
+    other: if it fails, both say so. If most members could not join, it is a matter of the group: they are of as many
+    hosts, or all of one.
     """
+    by_ends = {(fact.rank, _peer(fact, members)): fact for fact in failures}
+    outside = [fact for (_, peer), fact in by_ends.items() if peer is None]
+    if len(outside) > len(members) / 2:
+        yield outside[0], frozenset()
+    for (rank, peer), fact in by_ends.items():
+        if rank is not None and peer is not None and (peer, rank) in by_ends:
+            yield fact, frozenset((rank, peer))
+
+
+def _peer(fact: Fact, members: Container[int]) -> int | None:
+    """Return the member with which a transfer failed; None: the group was not formed."""
     peer = fact.value.get("peer")
-    return peer not in inside or any((each.rank, each.value.get("peer")) == (peer, fact.rank) for each in failures)
+    return peer if peer in members and peer != fact.rank else None
 
 
-def _alone(fact: Fact) -> str:
-    return f"rank {fact.rank} says of rank {fact.value['peer']} what that one does not: {_reason(fact)}"
+def _alone(fact: Fact, members: Container[int]) -> str:
+    peer = _peer(fact, members)
+    what = "that it could not join, which most do not say" if peer is None else f"of rank {peer} what that one does not"
+    return f"rank {fact.rank} says {what}: {_reason(fact)}"

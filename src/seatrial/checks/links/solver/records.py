@@ -67,10 +67,11 @@ class GroupResult:
     """The median over all exchanges in GB/s; None: the group failed."""
     failed: str = ""
     reports: tuple[frozenset[int], ...] = ()
-    """The members that each report of the failure is about: the one that reports it, and its partner that says the
-    same."""
+    """The members that each report of the failure is about: the ends of a transfer, which both say that it failed;
+    nobody, where most members say that they could not join."""
     is_unreported: bool = False
-    """Whether members stopped, and none says why, or only one end of each transfer: that is evidence about nobody."""
+    """Whether members stopped, and none says why, or only one end of each transfer, or only few that they could not
+    join: that is evidence about nobody."""
     slow: tuple[PairResult, ...] = ()
     listed_below: float = 0.9
     at_once: int = 1
