@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import signal
 import socket
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,9 +227,41 @@ def test_a_first_signal_is_reported_and_a_second_ends_all(conductor: StubConduct
     conductor.agent.send_signal(signal.SIGTERM)
     assert conductor.until_kind("signal")["number"] == signal.SIGTERM
     assert all(read_process(pid) for pid in pids)
+    time.sleep(1.1)
     conductor.agent.send_signal(signal.SIGTERM)
     assert conductor.hear_out() == 3
     assert [event["ours"] for event in conductor.of("exit")] == [True, True]
+
+
+def signal_all(conductor: StubConductor, *numbers: int) -> None:
+    """As slurmstepd, systemd and PBS do: to the guardian and to the agent. The pauses have all of them counted."""
+    for number in numbers:
+        for pid in (conductor.agent.pid, conductor.agent_pid):
+            os.kill(pid, number)
+            time.sleep(0.15)
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGHUP)])
+def test_one_signal_to_guardian_and_agent_is_one(conductor: StubConductor, numbers: tuple[int, ...]) -> None:
+    start(conductor, _SAVES)
+    until_shown(conductor, "ready")
+    signal_all(conductor, *numbers)
+    assert conductor.until_kind("signal")["number"] == signal.SIGTERM
+    for _ in range(2):
+        assert conductor.until_kind("status")["ranks"].keys() == {"2", "3"}
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+
+
+def test_ranks_save_once_where_guardian_and_agent_are_signaled(conductor: StubConductor) -> None:
+    start(conductor, _SAVES)
+    until_shown(conductor, "ready")
+    signal_all(conductor, signal.SIGUSR1, signal.SIGUSR2)
+    until_shown(conductor, f"saves at {signal.SIGUSR2:d}")
+    conductor.send({"kind": "stop"})
+    assert conductor.hear_out() == 0
+    said = [line for output in conductor.of("output") for line in output["lines"] if line.startswith("saves")]
+    assert sorted(said) == sorted([f"saves at {number:d}" for number in (signal.SIGUSR1, signal.SIGUSR2)] * 2)
 
 
 def test_the_port_that_it_names_is_free(conductor: StubConductor) -> None:

@@ -51,6 +51,9 @@ from seatrial.util.file_limit import raise_file_limit
 
 _REPORT_S = 10.0
 """After this time, and each time that it has doubled, an agent in a pod writes into the log what it waits for."""
+_SAME_SIGNAL_S = 1.0
+"""Launchers and systemd signal all processes of a job, so that the agent hears from them and from the guardian, which
+passes it on: within this time that is one signal."""
 _ANSWER_TIMEOUT_S = 10.0
 """Time for the conductor's first line."""
 _FIRST_ANSWER_S = 2.0
@@ -64,9 +67,24 @@ def main() -> None:
     token = take_secret("SEATRIAL_TOKEN")
     signals: list[int] = []
     for_ranks: list[int] = []
+    heard_at: dict[int, float] = {}
     agent: Agent | None = None
 
+    def is_repeated(key: int) -> bool:
+        now = time.monotonic()
+        if now - heard_at.get(key, -math.inf) < _SAME_SIGNAL_S:
+            return True
+        heard_at[key] = now
+        return False
+
+    def on_rank_signal(number: int, frame: FrameType | None) -> None:
+        if not is_repeated(number):
+            for_ranks.append(number)
+
     def on_signal(number: int, frame: FrameType | None) -> None:
+        # Of those that end the agent, systemd sends two at once: SIGHUP follows its SIGTERM.
+        if is_repeated(ENDING[0]):
+            return
         signals.append(number)
         if agent is None:
             # Until it has joined there is nothing to end in order. As process 1 of a pod it would ignore the default.
@@ -76,7 +94,7 @@ def main() -> None:
         require_own_number()
         # The default would end the agent. Were they ignored, the ranks would inherit that.
         for number in FOR_RANKS:
-            signal.signal(number, lambda number, frame: for_ranks.append(number))
+            signal.signal(number, on_rank_signal)
         guard()
         raise_file_limit()  # each rank takes seven descriptors
         for number in ENDING:
