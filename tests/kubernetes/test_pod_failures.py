@@ -170,12 +170,124 @@ def test_of_two_that_failed_by_themselves_the_lists_decide(
     )
 
 
-def test_a_training_that_misses_its_target_names_no_pod(tmp_path: Path) -> None:
-    heard = Heard(tmp_path, None)
-    heard.run_log.take_text(["trained 4 of 4 steps: loss 0.1", "accuracy 0.5 is below the target of 0.9"])
-    heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
+_MISSED = ["stopped at step 4 of 9: the loss was NaN or Inf", "digests of all ranks equal: abc"]
+_BYE = "seatrial: rank 1 of 2 lost its peers in end: bye"
+_GONE = {"exit_code": None, "state": "running", "stop": "was deleted", "deleted": True, "end": ""}
+_ONLY = "pod t-1 on node gpu-1 "
+
+
+def _of_missed(folder: Path, first: int | None, other: PodStatus, log: str = "", unread: Sequence[str] = ()) -> str:
+    """Return how a training ended whose rank 0 printed that it missed its aim: the code, or the text of a failure."""
+    heard = Heard(folder, None)
+    heard.run_log.take_text(_MISSED)
+    (folder / "t-0.log").write_text("\n".join(_MISSED) + "\n")
+    (folder / "t-1.log").write_text(log)
+    pod = ended_pod(0, 0 if first is None else first)
+    heard.run_log.end_by_exit_codes(
+        [pod if first is not None else replace(pod, **_GONE), other], under_mpi=False, unread=unread
+    )
     found = heard.outcome(training())
-    assert (found["how"], found["code"]) == ("ended", 1)
+    return str(found["code"]) + found["text"] if found["how"] == "ended" else found["text"]
+
+
+@pytest.mark.parametrize(
+    ("other", "log", "unread", "how"),
+    [
+        (ended_pod(1, 1), "", (), "1all pods have ended"),
+        (ended_pod(1, 1), "", ("t-0",), "1all pods have ended"),
+        (ended_pod(1, 1), "", ("t-0", "t-1"), "1all pods have ended"),
+        (replace(ended_pod(1, 1), deleted=True), "", ("t-1",), "1all pods have ended"),
+        # Its word against that of pod 0.
+        (ended_pod(1, 0), "", (), "1all pods have ended"),
+        (ended_pod(1, 130), "", (), "1all pods have ended"),
+        (replace(ended_pod(1, 1), **_GONE), "", (), f"1rank 0 has a result, and nothing shows how {_ONLY}ended"),
+        (
+            replace(ended_pod(1, 1), exit_code=None, state="running", end=""),
+            "",
+            (),
+            f"1rank 0 has a result, and nothing shows how {_ONLY}ended",
+        ),
+        (
+            ended_pod(1, 1),
+            _BYE,
+            (),
+            f"the connection to others of {_ONLY}was lost; nothing shows which node is at fault",
+        ),
+        (ended_pod(1, 7), "", (), f"{_ONLY}ended with exit code 7"),
+        (ended_pod(1, 137), "", (), f"{_ONLY}ended with exit code 137"),
+        (ended_pod(1, 1), _own(1), (), f"{_ONLY}ended with exit code 1"),
+    ],
+    ids=range(12),
+)
+def test_a_training_that_misses_its_aim_names_only_a_pod_that_fails(
+    other: PodStatus, log: str, unread: Sequence[str], how: str, tmp_path: Path
+) -> None:
+    """Each rank of it ends with 1."""
+    assert _of_missed(tmp_path, 1, other, log, unread) == how
+
+
+@pytest.mark.parametrize("first", [0, 130])
+@pytest.mark.parametrize("unread", [(), ("t-1",)])
+def test_a_pod_that_misses_its_aim_alone_is_not_blamed(first: int, unread: Sequence[str], tmp_path: Path) -> None:
+    """Pod 0 prints the result, and chooses its exit code."""
+    said = _of_missed(tmp_path, first, ended_pod(1, 1), unread=unread)
+    assert said.endswith("nothing shows which node is at fault")
+
+
+def test_nor_is_one_whose_first_pod_is_gone(tmp_path: Path) -> None:
+    assert _of_missed(tmp_path, None, ended_pod(1, 1)).endswith("nothing shows which node is at fault")
+
+
+_GLOO = [
+    "terminate called after throwing an instance of 'gloo::IoException'",
+    "  what():  [/__w/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:6320",
+]
+
+
+@pytest.mark.parametrize("error", [_lost(3), _own(3)])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_that_gloo_aborts_lost_their_peers(ranks: int, error: str, tmp_path: Path) -> None:
+    lines = [line for rank in range(ranks) for line in (*_GLOO, f"seatrial: rank {rank} was killed by SIGABRT")]
+    assert _said(tmp_path, lines, [error]) == (
+        "pod t-1 on node gpu-1 ended with exit code 1"
+        if error == _own(3)
+        else "the connection between pods t-0 on node gpu-1 and t-1 on node gpu-1 was lost; nothing shows which node is"
+        " at fault"
+    )
+
+
+def test_aborts_that_no_line_explains_blame_nobody_beside_one_of_gloo(tmp_path: Path) -> None:
+    """Two ranks may write into the same line, and one of them may have failed by itself."""
+    lines = [*_GLOO, *(f"seatrial: rank {rank} was killed by SIGABRT" for rank in (0, 1))]
+    assert _said(tmp_path, lines, [_lost(3)]) == (
+        "the connection to others of pod t-1 on node gpu-1 was lost; nothing shows why the ranks of pod t-0 on node"
+        " gpu-1 aborted; nothing shows which node is at fault"
+    )
+    assert _said(tmp_path, lines, [_own(3)]).startswith("pod t-1 on")
+    assert _said(tmp_path, lines[2:], [_lost(3)]).startswith("pod t-0 on")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "seatrial: rank {number} was killed by SIGABRT",
+        "seatrial: rank {number} was killed by SIGABRT rank{number}]",
+        "rank{number}] seatrial: rank {number} failed in step 1: RuntimeError: Dist",
+        "seatrial: rank {number} lost its peers in x: DistBackendError: Connection closed rank 1]",
+        "rank{number}] terminate called after throwing an instance of 'gloo::",
+    ],
+    ids=range(5),
+)
+@pytest.mark.parametrize("joint", ["\n", " "])
+def test_what_a_pod_prints_delays_no_verdict(line: str, joint: str, tmp_path: Path) -> None:
+    size = 1 << 20
+    log = joint.join(line.format(number=number) for number in range(size // len(line)))[:size]
+    (tmp_path / "t-1.log").write_text(f"seatrial: rank 7 was killed by SIGABRT\n{log}\n")
+    (tmp_path / "t-0.log").write_text(f"{_lost(0)}\n")
+    heard = Heard(tmp_path, None)
+    began = time.process_time()
+    heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
+    assert time.process_time() - began < 10
 
 
 def _stamped(line: str) -> str:

@@ -212,12 +212,17 @@ def fabric_error(ended: Exit) -> str:
     return line if any(mark in words for mark in FABRIC_MARKS) else ""
 
 
+def says_why_aborted(line: str) -> bool:
+    """Return whether NCCL's watchdog or Gloo says in this line why it aborted the process."""
+    return _of_watchdog(line) or _ABORTED.search(line) is not None
+
+
 def _error_line(ended: Exit) -> str:
     """Return the line with the error of a program: its exception, else its last line. A signal leaves no such line."""
     lines = [line for line in ended.last_lines if line.strip()]
     if ended.code == -signal.SIGABRT:
         # NCCL's watchdog ends its process so, and Gloo. What its own device did comes first in this case.
-        aborts = [line for line in lines if _of_watchdog(line) or _ABORTED.search(line)]
+        aborts = [line for line in lines if says_why_aborted(line)]
         own = [line for line in aborts if own_cause(line)]
         if aborts:
             return (own or aborts)[0].rpartition("] ")[2].strip()

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 
-from seatrial.conductor.program_failures import Exit, fabric_error
+from seatrial.conductor.program_failures import Exit, fabric_error, says_why_aborted
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.text import all_named
@@ -32,29 +32,38 @@ class Shown(IntEnum):
     """It failed by itself."""
     UNKNOWN = 2
     """It has not ended, or its log has not been read to the end."""
-    LOST_PEERS = 3
+    ABORTED = 3
+    """Several of its ranks aborted, some of them because of a connection, and nothing shows which ones."""
+    LOST_PEERS = 4
     """All ranks that failed complain of the connections to others."""
-    STOPPED = 4
+    STOPPED = 5
     """It was deleted, as controllers do when another pod has failed."""
+    MISSED = 6
+    """It ended with 1 in a training that came to its end, and no rank of it says that it failed: all ranks end so when
+    the target is missed, a number is NaN or the digests differ."""
 
 
-def shown_by(lines: Mapping[PodStatus, Sequence[str]], unread: Collection[str]) -> dict[PodStatus, Shown]:
+def shown_by(
+    lines: Mapping[PodStatus, Sequence[str]], unread: Collection[str], *, has_result: bool
+) -> dict[PodStatus, Shown]:
     """Return what each pod that failed shows.
 
     Args:
         lines: What each of them has printed.
         unread: Names of pods that may have printed more.
+        has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work.
     """
     # Operators delete pods when another one has failed, or all of them, those that ended by themselves too.
     some_stay = not all(pod.deleted for pod in lines)
     shown = {}
     for pod, printed in lines.items():
         was_stopped = bool(pod.stop) or (pod.deleted and some_stay)
-        shown[pod] = _shown(pod, printed, is_read=pod.name not in unread, was_stopped=was_stopped)
+        is_read = pod.name not in unread
+        shown[pod] = _shown(pod, printed, is_read=is_read, was_stopped=was_stopped, has_result=has_result)
     return shown
 
 
-def _shown(pod: PodStatus, lines: Sequence[str], *, is_read: bool, was_stopped: bool) -> Shown:
+def _shown(pod: PodStatus, lines: Sequence[str], *, is_read: bool, was_stopped: bool, has_result: bool) -> Shown:
     of_ranks = _by_rank(lines)
     worst = min(of_ranks.values(), default=Shown.UNKNOWN)
     if was_stopped:
@@ -65,13 +74,11 @@ def _shown(pod: PodStatus, lines: Sequence[str], *, is_read: bool, was_stopped: 
         return min(worst, Shown.FAILED)
     if pod.state != "ended" or not is_read:
         return Shown.UNKNOWN
-    last = Exit(rank=0, code=1, ours=False, at=0.0, last_lines=tuple(lines[-_LAST_LINES:]))
-    return Shown.LOST_PEERS if of_ranks or fabric_error(last) else Shown.FAILED
-
-
-def says_nothing(lines: Sequence[str]) -> bool:
-    """Return whether no rank of a pod says that it failed."""
-    return not _by_rank(lines)
+    if of_ranks:
+        return worst
+    if has_result and pod.exit_code == 1:
+        return Shown.MISSED
+    return _of_exit(1, lines[-_LAST_LINES:])
 
 
 def first_to_fail(shown: Mapping[PodStatus, Shown], order: PodOrder) -> PodStatus | None:
@@ -81,9 +88,16 @@ def first_to_fail(shown: Mapping[PodStatus, Shown], order: PodOrder) -> PodStatu
     """
     worst = min(shown.values())
     pods = [pod for pod, what in shown.items() if what == worst]
-    if worst == Shown.LOST_PEERS or (worst > Shown.FAILED and len(shown) > 1):
-        return None
+    if worst > Shown.FAILED:
+        # All others have ended well.
+        is_alone = len(shown) == 1 and (worst == Shown.STOPPED or pods[0].state != "ended")
+        return pods[0] if is_alone else None
     return pods[0] if len(pods) == 1 else order.first_to_end(pods)
+
+
+def only_missed(shown: Mapping[PodStatus, Shown]) -> bool:
+    """Return whether no pod contradicts that the training came to its end, and missed what it had to reach."""
+    return all(what in (Shown.UNKNOWN, Shown.STOPPED, Shown.MISSED) for what in shown.values())
 
 
 def undecided(shown: Mapping[PodStatus, Shown]) -> str:
@@ -91,31 +105,34 @@ def undecided(shown: Mapping[PodStatus, Shown]) -> str:
     by_shown = {what: [pod for pod, said in shown.items() if said == what] for what in Shown}
     failed = by_shown[Shown.KILLED] or by_shown[Shown.FAILED]
     if failed:
-        return f"{_named(failed)} failed, and nothing shows which of them failed first"
-    lost, unknown = by_shown[Shown.LOST_PEERS], by_shown[Shown.UNKNOWN]
-    unread = [pod for pod in unknown if pod.state == "ended"]
-    running = [pod for pod in unknown if pod.state != "ended"]
+        return f"{named_pods(failed)} failed, and nothing shows which of them failed first"
+    unknown = by_shown[Shown.UNKNOWN]
     parts = []
-    if lost:
+    if lost := by_shown[Shown.LOST_PEERS]:
         where = "between" if len(lost) > 1 else "to others of"
-        parts.append(f"the connection {where} {_named(lost)} was lost")
-    if unread:
-        parts.append(f"the log of {_named(unread)} was not read to its end")
-    if running:
-        parts.append(f"{_named(running)} {'has' if len(running) == 1 else 'have'} not ended")
+        parts.append(f"the connection {where} {named_pods(lost)} was lost")
+    if aborted := by_shown[Shown.ABORTED]:
+        parts.append(f"nothing shows why the ranks of {named_pods(aborted)} aborted")
+    if unread := [pod for pod in unknown if pod.state == "ended"]:
+        parts.append(f"the log of {named_pods(unread)} was not read to its end")
+    if running := [pod for pod in unknown if pod.state != "ended"]:
+        parts.append(f"{named_pods(running)} {'has' if len(running) == 1 else 'have'} not ended")
+    if (missed := by_shown[Shown.MISSED]) and not parts:
+        parts.append(f"{named_pods(missed)} ended with exit code 1 without an error, unlike rank 0, which has a result")
     if not parts:
-        parts.append(f"{_named(by_shown[Shown.STOPPED])} were stopped")
+        parts.append(f"{named_pods(by_shown[Shown.STOPPED])} were stopped")
     return "; ".join([*parts, "nothing shows which node is at fault"])
 
 
-def _named(pods: Sequence[PodStatus]) -> str:
+def named_pods(pods: Sequence[PodStatus]) -> str:
+    """Return ``pods t-0 on node a and t-1 on node b``; of many the first eight and how many more."""
     return all_named("pod", [pod.label.removeprefix("pod ") for pod in pods])
 
 
 def _by_rank(lines: Sequence[str]) -> dict[int, Shown]:
     """Return what each rank that failed shows, by the first line that says so: its end follows from what it said."""
     shown: dict[int, Shown] = {}
-    aborted: list[int] = []
+    aborted: dict[int, list[str]] = {}
     for line in lines:
         said = _SAID.search(line)
         if said is None or (rank := int(said["rank"])) in shown or rank in aborted:
@@ -126,16 +143,32 @@ def _by_rank(lines: Sequence[str]) -> dict[int, Shown]:
             is_sure = said["how"] != "failed" and not message.startswith("DistBackendError: ")
             shown[rank] = Shown.LOST_PEERS if is_sure else _of_exit(1, [message])
         elif said["signal"] == signal.SIGABRT.name:
-            aborted.append(rank)
+            aborted[rank] = []
         else:
             is_kill = said["signal"] not in (None, signal.SIGTERM.name)
             shown[rank] = Shown.KILLED if is_kill else Shown.FAILED
-    for rank in aborted:
-        # Torch marks most lines with the rank; those of the C++ library have no mark.
-        marks = [{int(found) for found in _OF_RANK.findall(line)} for line in lines]
-        own = [line for line, of in zip(lines, marks, strict=True) if rank in of or (not of and len(aborted) == 1)]
-        shown[rank] = _of_exit(-signal.SIGABRT, own)
-    return shown
+    return {**shown, **_by_aborted_rank(aborted, lines)} if aborted else shown
+
+
+def _by_aborted_rank(aborted: Mapping[int, list[str]], lines: Sequence[str]) -> dict[int, Shown]:
+    """Return what each rank shows that was aborted. Torch marks most lines with the rank; those of Gloo have no mark.
+
+    ``aborted``: rank -> a list that gets the lines with its mark.
+    """
+    unmarked = 0
+    for line in lines:
+        marks = {int(found) for found in _OF_RANK.findall(line)}
+        for rank in marks & aborted.keys():
+            aborted[rank].append(line)
+        is_own = marks or not says_why_aborted(line) or _of_exit(-signal.SIGABRT, [line]) == Shown.FAILED
+        unmarked += not is_own
+    said = {rank: own for rank, own in aborted.items() if any(map(says_why_aborted, own))}
+    silent = aborted.keys() - said.keys()
+    # Each rank that Gloo aborts prints a line, and two of them may write into the same one.
+    of_silent = Shown.ABORTED if unmarked else Shown.FAILED
+    if unmarked >= len(silent):
+        of_silent = Shown.LOST_PEERS
+    return {rank: _of_exit(-signal.SIGABRT, said[rank]) if rank in said else of_silent for rank in aborted}
 
 
 def _of_exit(code: int, lines: Sequence[str]) -> Shown:

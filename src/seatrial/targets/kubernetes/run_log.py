@@ -27,7 +27,7 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.targets.job import Job, Processes
-from seatrial.targets.kubernetes.pod_failures import first_to_fail, says_nothing, shown_by, undecided
+from seatrial.targets.kubernetes.pod_failures import first_to_fail, named_pods, only_missed, shown_by, undecided
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.launcher_messages import reason
@@ -443,17 +443,16 @@ class RunLog:
             self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
             return
         lines = {pod: self._last_output(pod, _JUDGED_BYTES).splitlines() for pod in failed}
-        missed = (
-            self._result
-            and not (under_mpi or unread)
-            and all(pod.exit_code == 1 and says_nothing(lines[pod]) for pod in failed)
-        )
-        if not failed or (missed and len(failed) == len(judged)):
-            # Each rank of a training that misses its target ends with 1.
-            code = max((pod.exit_code or 0 for pod in judged), default=0)
-            self._outcome("ended", "all pods have ended", code=code)
+        shown = shown_by(lines, unread, has_result=bool(self._result) and not under_mpi)
+        # Each rank of a training that misses its target ends with 1, and so does the pod that prints the result.
+        missed = self._result and not under_mpi and first is not None and first.exit_code == 1 and only_missed(shown)
+        if not failed or missed:
+            code = 1 if missed else max((pod.exit_code or 0 for pod in judged), default=0)
+            how = "all pods have ended"
+            if running := [pod for pod in judged if pod.exit_code is None]:
+                how = f"rank 0 has a result, and nothing shows how {named_pods(running)} ended"
+            self._outcome("ended", how, code=code)
             return
-        shown = shown_by(lines, unread)
         is_only = len(judged) == 1 and failed == judged
         worst = failed[0] if is_only else first_to_fail(shown, order or PodOrder())
         if worst is None:
