@@ -71,6 +71,10 @@ def test_the_last_lines_say_all_that_is_known() -> None:
             {"nonfinite": {"what": "parameters", "own": True}, "loss": None},
             "NaN or Inf in the parameters; no checkpoint was written",
         ),
+        (
+            {"nonfinite": {"what": "gradients", "own": False}, "loss": None},
+            "stopped at step 40 of 40: gradients overflow in fp16 even with the lowest scale of the loss",
+        ),
         ({"stopped": True, "accuracy": None}, "nothing was saved"),
         ({"stopped": True, "accuracy": None, "checkpoint": "c"}, "the training is saved"),
         ({"missed": 0.9}, "the target accuracy 0.9 was missed"),

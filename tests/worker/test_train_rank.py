@@ -140,3 +140,41 @@ def test_a_rank_reports_nan_in_its_own_numbers_and_names_no_other_one(
     assert "rank 1" not in said + printed.err
     assert [result["nonfinite"] for result in results] == [is_own] * has_agent
     assert ("rank 0 of 1 reports NaN or Inf in its own loss" in printed.err) == (is_own and not has_agent)
+
+
+@pytest.mark.parametrize("has_agent", [True, False])
+def test_an_overflow_that_all_ranks_count_is_no_failure_of_rank_0(
+    one_rank: train_rank.RankIdentity,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    has_agent: bool,
+) -> None:
+    """Here another rank adds an overflow to each sum."""
+    real = dist.all_reduce
+
+    def raised(tensor: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        work = real(tensor, *rest, **more)
+        if tensor.dtype == torch.int64 and tensor.shape == (1,):
+            tensor += 1
+        return work
+
+    read_fd, write_fd = os.pipe()
+    if has_agent:
+        for name, fd in (("EVENT", write_fd), ("PHASE", phase_page.create()), ("STACK", write_fd)):
+            monkeypatch.setenv(f"SEATRIAL_{name}_FD", str(fd))
+    monkeypatch.setattr(dist, "all_reduce", raised)
+    recipe = Recipe(workload="digits", model="toy", max_steps=60, global_batch_size=64, lr=0.1, amp="fp16")
+    spec = TrainSpec(recipe=recipe, device="cpu", init=f"file://{tmp_path}/meet")
+    assert train_rank.run_rank(spec, one_rank) == 1
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as lines:
+        events = [event for event in map(Decoder().line, lines) if event is not None]
+    assert [event for event in events if event["kind"] == "error"] == []
+    (said, nonfinite) = next(
+        (("".join(event["lines"]), event["nonfinite"]) for event in events if event["kind"] == "result"),
+        (capfd.readouterr().out, False),
+    )
+    assert said.startswith("stopped at step 31 of 60: gradients overflow in fp16")
+    assert nonfinite is False
+    assert "failed in" not in capfd.readouterr().err

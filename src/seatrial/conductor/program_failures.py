@@ -137,7 +137,7 @@ def first_failure(
         together = [ended for ended in others if ended.at - earliest <= _TOGETHER_S]
         first = min(together, key=lambda ended: (not _killed(ended.code), ended.at))
         line = _error_line(first)
-        said = errors.get(first.rank, ("", ""))[1] or (line if _has_raised(first) else "")
+        said = errors.get(first.rank, ("", ""))[1] or (line if has_raised(first) else "")
         text = "; ".join(filter(None, (said, first.oom)))
         suspicion = _suspicion(first.rank, exits, how_ended(first.code))
         return Failure(suspicions=(suspicion,), text=text, last_line="" if text else line)
@@ -237,7 +237,7 @@ def _error_line(ended: Exit) -> str:
     return (raised or lines)[-1].strip()
 
 
-def _has_raised(ended: Exit) -> bool:
+def has_raised(ended: Exit) -> bool:
     """Return whether its last lines are those of an error, and not only what it happened to print last."""
     return ended.code < 0 or any(_RAISED.match(line) or _TRACEBACK in line for line in ended.last_lines)
 

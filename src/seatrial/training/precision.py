@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from seatrial.errors import SeatrialError
 from seatrial.training.recipe import Recipe
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,10 +44,7 @@ class LossScale:
         self._good_steps = 0
 
     def unscale(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> bool:
-        """Divide the gradients by the factor. Return False, on all ranks alike, when the step must be left out.
-
-        Raises SeatrialError, on all ranks alike, when gradients overflow even with the lowest factor.
-        """
+        """Divide the gradients by the factor. Return False, on all ranks alike, when the step must be left out."""
         if not self._is_on:
             return True
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -59,12 +55,6 @@ class LossScale:
         if int(bad.item()):
             self.factor /= 2
             self._good_steps = 0
-            if self.factor < self._LOWEST:
-                # Otherwise every further step would be left out without a message.
-                raise SeatrialError(
-                    f"gradients overflow in fp16 even with the loss scaled by {2 * self.factor:g}, so the model can no "
-                    "longer learn; use bf16 or a lower learning rate."
-                )
             return False
         for gradient in gradients:
             gradient.mul_(1 / self.factor)
@@ -73,6 +63,14 @@ class LossScale:
             self.factor *= 2
             self._good_steps = 0
         return True
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether gradients overflow, on all ranks alike, even with the lowest factor: further steps would be left out.
+
+        Any rank can bring that about, since each adds to the number of overflows, so it is no failure of this one.
+        """
+        return self.factor < self._LOWEST
 
     def state(self) -> dict[str, float | int]:
         """Return the values for a checkpoint; empty where nothing is scaled."""

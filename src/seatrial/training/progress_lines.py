@@ -58,6 +58,12 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
 
 def _headline(result: Mapping[str, Any]) -> str:
     progress = f"step {result['step']} of {result['num_steps']}"
+    if result["nonfinite"] is not None and result["nonfinite"]["what"] == "gradients":
+        return (
+            f"stopped at {progress}: gradients overflow in fp16 even with the lowest scale of the loss, so the model"
+            " can no longer learn; use --amp bf16 or lower --lr. All ranks count the overflows together, so nothing shows"
+            " which of them, or which link, brought that about."
+        )
     if result["nonfinite"] is not None:
         # This rank knows of the others only what arrived of them: each rank reports its own numbers.
         in_loss = result["nonfinite"]["what"] == "loss"

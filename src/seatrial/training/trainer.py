@@ -183,6 +183,10 @@ def train(
         position.advance(global_count)
         if callbacks is not None:
             callbacks.on_step(step)
+        if loss_scale.is_exhausted:
+            # The sum over all ranks says so, and not the numbers of one.
+            nonfinite = NonFinite(step=step, group_ranks=(), what="gradients")
+            break
         done, epoch_over = position.step == num_steps, position.step % steps_per_epoch == 0
         if not (due or done or epoch_over):
             continue

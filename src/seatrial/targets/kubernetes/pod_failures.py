@@ -7,7 +7,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 
-from seatrial.conductor.program_failures import Exit, fabric_error, says_why_aborted
+from seatrial.conductor.program_failures import Exit, fabric_error, has_raised, says_why_aborted
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.text import all_named
@@ -44,14 +44,15 @@ class Shown(IntEnum):
 
 
 def shown_by(
-    lines: Mapping[PodStatus, Sequence[str]], unread: Collection[str], *, has_result: bool
+    lines: Mapping[PodStatus, Sequence[str]], unread: Collection[str], *, has_result: bool | None
 ) -> dict[PodStatus, Shown]:
     """Return what each pod that failed shows.
 
     Args:
         lines: What each of them has printed.
         unread: Names of pods that may have printed more.
-        has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work.
+        has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work. None:
+            it may have, and its log was not read.
     """
     # Operators delete pods when another one has failed, or all of them, those that ended by themselves too.
     some_stay = not all(pod.deleted for pod in lines)
@@ -63,7 +64,7 @@ def shown_by(
     return shown
 
 
-def _shown(pod: PodStatus, lines: Sequence[str], *, is_read: bool, was_stopped: bool, has_result: bool) -> Shown:
+def _shown(pod: PodStatus, lines: Sequence[str], *, is_read: bool, was_stopped: bool, has_result: bool | None) -> Shown:
     of_ranks = _by_rank(lines)
     worst = min(of_ranks.values(), default=Shown.UNKNOWN)
     if was_stopped:
@@ -76,9 +77,10 @@ def _shown(pod: PodStatus, lines: Sequence[str], *, is_read: bool, was_stopped: 
         return Shown.UNKNOWN
     if of_ranks:
         return worst
-    if has_result and pod.exit_code == 1:
+    last = _exit(1, lines[-_LAST_LINES:])
+    if pod.exit_code == 1 and (has_result or (has_result is None and not has_raised(last))):
         return Shown.MISSED
-    return _of_exit(1, lines[-_LAST_LINES:])
+    return _shown_by_exit(last)
 
 
 def first_to_fail(shown: Mapping[PodStatus, Shown], order: PodOrder) -> PodStatus | None:
@@ -118,7 +120,7 @@ def undecided(shown: Mapping[PodStatus, Shown]) -> str:
     if running := [pod for pod in unknown if pod.state != "ended"]:
         parts.append(f"{named_pods(running)} {'has' if len(running) == 1 else 'have'} not ended")
     if (missed := by_shown[Shown.MISSED]) and not parts:
-        parts.append(f"{named_pods(missed)} ended with exit code 1 without an error, unlike rank 0, which has a result")
+        parts.append(f"{named_pods(missed)} ended with exit code 1 without an error, unlike pod 0, which has a result")
     if not parts:
         parts.append(f"{named_pods(by_shown[Shown.STOPPED])} were stopped")
     return "; ".join([*parts, "nothing shows which node is at fault"])
@@ -172,5 +174,12 @@ def _by_aborted_rank(aborted: Mapping[int, list[str]], lines: Sequence[str]) -> 
 
 
 def _of_exit(code: int, lines: Sequence[str]) -> Shown:
-    ended = Exit(rank=0, code=code, ours=False, at=0.0, last_lines=tuple(lines))
+    return _shown_by_exit(_exit(code, lines))
+
+
+def _exit(code: int, lines: Sequence[str]) -> Exit:
+    return Exit(rank=0, code=code, ours=False, at=0.0, last_lines=tuple(lines))
+
+
+def _shown_by_exit(ended: Exit) -> Shown:
     return Shown.LOST_PEERS if fabric_error(ended) else Shown.FAILED

@@ -424,15 +424,15 @@ class RunLog:
         first = next((pod for pod in judged if pod.is_launcher or pod.number == 0), None)
         said = self._last_output(first) if first is not None and first.is_launcher else ""
         claimed = bool(self._result) or not (prints_result or _LOST_DAEMON.search(said))
-        has_result = claimed and first is not None and first.exit_code == 0
+        succeeded = claimed and first is not None and first.exit_code == 0
         # The operators delete the others when the first one has succeeded, before their kubelets say how they ended.
-        judged = [pod for pod in judged if not (has_result and pod.deleted and pod.exit_code is None)]
+        judged = [pod for pod in judged if not (succeeded and pod.deleted and pod.exit_code is None)]
         failed = [pod for pod in judged if pod.exit_code not in (0, 130)]
         # mpirun ends because of a worker that was killed.
         failed = [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed] or failed
         if self._result:
             self._add(ResultEvent(kind="result", gen=0, rank=0, lines=self._result))
-        if not failed and judged and not has_result and all(pod.exit_code == 0 for pod in judged):
+        if not failed and judged and not succeeded and all(pod.exit_code == 0 for pod in judged):
             where = first or judged[0]
             what = "the training printed no result" if prints_result else "mpirun reported the loss of a node"
             self.fail(where, f"{where.end}, but {what}: nothing shows that all ranks ended")
@@ -443,9 +443,11 @@ class RunLog:
             self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
             return
         lines = {pod: self._last_output(pod, _JUDGED_BYTES).splitlines() for pod in failed}
-        shown = shown_by(lines, unread, has_result=bool(self._result) and not under_mpi)
+        may_have_result = not under_mpi and first is not None and first.name in unread
+        has_result = bool(self._result) and not under_mpi
+        shown = shown_by(lines, unread, has_result=has_result or (None if may_have_result else False))
         # Each rank of a training that misses its target ends with 1, and so does the pod that prints the result.
-        missed = self._result and not under_mpi and first is not None and first.exit_code == 1 and only_missed(shown)
+        missed = has_result and first is not None and first.exit_code == 1 and only_missed(shown)
         if not failed or missed:
             code = 1 if missed else max((pod.exit_code or 0 for pod in judged), default=0)
             how = "all pods have ended"
