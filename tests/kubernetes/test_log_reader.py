@@ -22,7 +22,7 @@ from seatrial.targets.kubernetes import log_reader
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
-from seatrial.targets.kubernetes.pods import pods_of
+from seatrial.targets.kubernetes.pods import PodStatus, pods_of
 
 _TOKEN = "of-this-run"
 
@@ -303,11 +303,61 @@ def test_logs_that_were_read_keep_no_file_open(tmp_path: Path) -> None:
     logs.close(pods)
 
 
+def _logs(folder: Path, *cases: tuple[str, str]) -> PodLogs:
+    return PodLogs(Kubectl(program=scripted(folder, *cases), namespace=None), folder)
+
+
+def _ended(name: str = "run-0", uid: str = "u") -> PodStatus:
+    (made,) = pods_of({"items": [pod(name, status__phase="Failed", metadata__uid=uid)]}, KINDS["job"])
+    return made
+
+
 def test_the_log_of_a_pod_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
-    (ended,) = pods_of({"items": [pod(status__phase="Failed")]}, KINDS["job"])
-    kubectl = Kubectl(program=scripted(tmp_path, ("*", "echo 'not found' >&2; exit 1")), namespace=None)
-    PodLogs(kubectl, tmp_path).close([ended])
-    assert len((tmp_path / "calls").read_text().splitlines()) == 2
+    gone = 'Error from server (NotFound): pods "run-0" not found'
+    began = time.monotonic()
+    unread = _logs(tmp_path, ("*", f"echo '{gone}' >&2; exit 1")).read_to_end([_ended()], 20.0)
+    assert (unread, time.monotonic() - began < 15) == ({"run-0"}, True)
+    assert len((tmp_path / "calls").read_text().splitlines()) == 1
+
+
+def test_a_server_that_does_not_answer_for_a_while_is_asked_again(tmp_path: Path) -> None:
+    refused = "The connection to the server 10.0.0.1:6443 was refused; Error: daemon not found"
+    calls, log = tmp_path / "calls", file_of(tmp_path, "log", stamped([b"the cause\n"]))
+    code = f"if [ $(wc -l < {calls}) -lt 4 ]; then echo '{refused}' >&2; exit 1; fi; cat {log}"
+    assert _logs(tmp_path, ("*", code)).read_to_end([_ended()], 30.0) == set()
+    assert (tmp_path / "run-0.log").read_text() == "the cause\n"
+
+
+@pytest.mark.parametrize("before", ["", "2026-01-01T00:00:00.5Z first\\n"])
+def test_what_a_kubelet_says_in_place_of_a_log_is_no_log(before: str, tmp_path: Path) -> None:
+    says = f'printf "{before}unable to retrieve container logs for containerd://0a1b"'
+    assert _logs(tmp_path, ("*", says)).read_to_end([_ended()], 3.0) == {"run-0"}
+    assert "unable" not in (tmp_path / "run-0.log").read_text()
+
+
+def test_logs_that_cannot_be_fetched_keep_no_other_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "_MAX_STREAMS", 2)
+    pods = [_ended(f"run-{number}", f"u{number}") for number in range(5)]
+    log = file_of(tmp_path, "log", stamped([b"the cause\n"]))
+    logs = _logs(tmp_path, ("*run-4*", f"cat {log}"), ("*", "sleep 0.2; exit 1"))
+    assert logs.read_to_end(pods, 5.0) == {"run-0", "run-1", "run-2", "run-3"}
+    logs.take_pods([])
+    monkeypatch.setattr(log_reader, "_FETCH_S", 0.0)
+    logs.close([])
+
+
+def test_another_pod_with_the_name_of_an_earlier_one_has_its_own_log(tmp_path: Path) -> None:
+    """Operators make such pods. What the first one said is not of the second."""
+    once = tmp_path / "once"
+    first, then = (file_of(tmp_path, name, stamped([name.encode() + b"\n"])) for name in ("first", "second"))
+    logs = _logs(tmp_path, ("*", f"if [ -e {once} ]; then cat {then}; else cat {first}; fi"))
+    assert logs.read_to_end([_ended(uid="a")], 20.0) == set()
+    once.touch()
+    assert logs.read_to_end([_ended(uid="b")], 20.0) == set()
+    assert (tmp_path / "run-0.log").read_text() == "second\n"
+    assert (tmp_path / "run-0.1.log").read_text() == "first\n"
+    # For its name kubectl would read the log of the other one.
+    assert logs.read_to_end([_ended(uid="c"), _ended(uid="b")], 20.0) == {"run-0"}
 
 
 def test_events_of_a_recorder_are_read(

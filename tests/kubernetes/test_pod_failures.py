@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes.attempted import Cluster, listed_in_turn, running
@@ -179,7 +180,7 @@ def test_of_two_that_failed_by_themselves_the_lists_decide(
 
 _MISSED = ["stopped at step 4 of 9: the loss was NaN or Inf", "digests of all ranks equal: abc"]
 _BYE = "seatrial: rank 1 of 2 lost its peers in end: bye"
-_GONE = {"exit_code": None, "state": "running", "stop": "was deleted", "deleted": True, "end": ""}
+_GONE: dict[str, Any] = {"exit_code": None, "state": "running", "stop": "was deleted", "deleted": True, "end": ""}
 _ONLY = "pod t-1 on node gpu-1 "
 
 
@@ -194,7 +195,7 @@ def _of_missed(folder: Path, first: int | None, other: PodStatus, log: str = "",
         [pod if first is not None else replace(pod, **_GONE), other], under_mpi=False, unread=unread
     )
     found = heard.outcome(training())
-    return str(found["code"]) + found["text"] if found["how"] == "ended" else found["text"]
+    return f"{found['code'] if found['how'] == 'ended' else ''}{found['text']}"
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def _headline(result: Mapping[str, Any]) -> str:
     if result["nonfinite"] is not None and result["nonfinite"]["what"] == "gradients":
         return (
             f"stopped at {progress}: gradients overflow in fp16 even with the lowest scale of the loss, so the model"
-            " can no longer learn; use --amp bf16 or lower --lr. All ranks count the overflows together, so nothing shows"
-            " which of them, or which link, brought that about."
+            " can no longer learn; use --amp bf16 or lower --lr. All ranks count the overflows together, so nothing"
+            " shows which of them, or which link, brought that about."
         )
     if result["nonfinite"] is not None:
         # This rank knows of the others only what arrived of them: each rank reports its own numbers.

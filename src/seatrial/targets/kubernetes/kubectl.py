@@ -103,8 +103,8 @@ class PendingCall:
         self._deadline = time.monotonic() + timeout_s
         self._argv, self._timeout_s = argv, timeout_s
         with contextlib.ExitStack() as stack:
-            self._out, self._err = (stack.enter_context(_file_in_memory()) for _ in range(2))
-            with _file_in_memory(stdin_bytes or b"") as stdin:
+            self._out, self._err = (stack.enter_context(file_in_memory()) for _ in range(2))
+            with file_in_memory(stdin_bytes or b"") as stdin:
                 # Ctrl-C in the terminal must reach only seatrial, which still has to delete what it created.
                 self._process = subprocess.Popen(
                     argv, stdin=stdin, stdout=self._out, stderr=self._err, start_new_session=True
@@ -263,7 +263,8 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _file_in_memory(content: bytes = b"") -> IO[bytes]:
+def file_in_memory(content: bytes = b"") -> IO[bytes]:
+    """Return a file without a name that has this content."""
     fd = memory_file.create(content)
     os.lseek(fd, 0, os.SEEK_SET)
     return os.fdopen(fd, "rb")

@@ -8,6 +8,7 @@ plain text.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -16,14 +17,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from seatrial.conductor.event_allowance import EventAllowance
 from seatrial.errors import SeatrialError
 from seatrial.files import open_to_append
 from seatrial.protocol.handshake import proves
 from seatrial.protocol.wire import PREFIX, Decoder
-from seatrial.targets.kubernetes.kubectl import Kubectl, kill_group
+from seatrial.targets.kubernetes.kubectl import Kubectl, file_in_memory, kill_group
 from seatrial.targets.kubernetes.pods import PodStatus
 
 _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
@@ -43,8 +44,7 @@ _FETCH_S = 10.0
 _SILENT_S = 4.0
 """For which a stream that follows a log may bring nothing once its container has ended. A connection can die without a
 word, and the log can still be fetched."""
-_MAX_FAILURES = 2
-"""The log of a pod that is gone cannot be fetched."""
+_MOST_COMPLAINT_BYTES = 4_000
 
 
 class PodLog:
@@ -81,8 +81,10 @@ class PodLog:
         """Time of the last data (``time.monotonic``)."""
         self.complete = False
         """Whether everything that the container wrote has been read."""
+        self.gone = False
+        """Whether the pod no longer exists, so that its log cannot be fetched."""
         self.failures = 0
-        """Streams that failed one after the other since the container has ended."""
+        """Streams that failed one after the other."""
         self._kubectl, self._token, self._on_text = kubectl, token, on_text
         self._next_number = 0
         self._last = (b"", b"")
@@ -102,6 +104,8 @@ class PodLog:
         self._decoder = Decoder()
         self._buffer = b""
         self._process: subprocess.Popen[bytes] | None = None
+        self._complaint: IO[bytes] | None = None
+        """What the kubectl of the stream says of an error."""
         self._next_start_at = 0.0
         self._ended_before = False
         """Whether the container had ended when this stream began."""
@@ -110,7 +114,15 @@ class PodLog:
         self._copied_bytes = 0
         # The events of all agents, and those of the conductor.
         self._allowance = EventAllowance(time.monotonic(), agents + 1)
-        self._log = open_to_append(folder / f"{pod.name}.log", run_folder=True)
+        self._path = folder / f"{pod.name}.log"
+        self._log: IO[bytes] | None = None
+        """The copy; open while a stream is, since of thousands of pods no file may stay open."""
+        _put_aside(self._path)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the log has been read, or is gone."""
+        return self.complete or self.gone
 
     @property
     def is_open(self) -> bool:
@@ -126,7 +138,7 @@ class PodLog:
             container_ended: Whether the container has ended, so that the log no longer grows.
             share: How many logs share what is read at once.
         """
-        if self.complete:
+        if self.is_settled:
             return
         if container_ended:
             self._end_seen_at = min(self._end_seen_at, time.monotonic())
@@ -162,11 +174,10 @@ class PodLog:
             self._end()
 
     def close(self) -> None:
-        """End the stream and close the copy of the log."""
+        """End the stream."""
         if self._process is not None:
             kill_group(self._process)
             self._end()
-        self._log.close()
 
     def _start(self, container_ended: bool) -> None:
         words = ["logs", self.pod.name, "-c", self.pod.container, "--timestamps"]
@@ -175,21 +186,24 @@ class PodLog:
             words.append(f"--since-time={(self._last[0][:19] + self._zone).decode()}")
         self._ended_before, self._known_to_come = container_ended, self._last_count
         self._buffer, self._discarding, self._has_news = b"", False, False
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            log = stack.enter_context(open_to_append(self._path, run_folder=True))
+            complaint = stack.enter_context(file_in_memory())
             self._process = subprocess.Popen(
                 self._kubectl.argv(*words, streams=True),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=complaint,
                 start_new_session=True,
             )
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
+            self._log, self._complaint = log, complaint
+            stack.pop_all()  # closed by _end
 
     def _end(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        self._log.flush()
         try:
             code = self._process.wait(timeout=_RETRY_S)
         except subprocess.TimeoutExpired:  # it closed its output but did not exit
@@ -200,18 +214,28 @@ class PodLog:
         self._next_start_at = time.monotonic() + (_RETRY_S if code or not self._ended_before else 0.0)
         # A stream may be cut without an error. One that was opened after the end of the container and brought nothing
         # new proves that the log is complete.
-        self.failures = self.failures + 1 if code and self._ended_before else 0
-        self.complete = self._ended_before and code == 0 and not self._discarding and not self._has_news
+        # A kubelet that cannot read the log says so in place of it, and kubectl ends with 0.
+        has_failed = code != 0 or (bool(self._buffer) and not _TIMESTAMP.match(self._buffer))
+        self.failures = self.failures + 1 if has_failed else 0
+        self.complete = self._ended_before and not (has_failed or self._discarding or self._has_news)
         if self.complete and self._buffer:
             self._take_unended(self._buffer)
+        assert self._complaint is not None
+        self._complaint.seek(0)
+        said = self._complaint.read(_MOST_COMPLAINT_BYTES).decode(errors="replace")
+        self.gone = code != 0 and f'pods "{self.pod.name}" not found' in said
+        for file in (self._log, self._complaint):
+            assert file is not None
+            file.close()
+        self._log = self._complaint = None
 
     def _take_unended(self, line: bytes) -> None:
         """Take the last line of a complete log, which its writer has not ended: a rank that was killed, for one."""
         timestamp = _TIMESTAMP.match(line)
-        text = line[timestamp.end() :] if timestamp else line
+        assert timestamp is not None
+        text = line[timestamp.end() :]
         if not text.startswith(PREFIX):
             self._copy(text + b"\n")
-            self._log.flush()
             self._on_text([text.decode(errors="replace")])
 
     def _read_line(self, line: bytes) -> Iterator[dict[str, Any]]:
@@ -244,6 +268,7 @@ class PodLog:
 
     def _copy(self, line: bytes) -> None:
         """Append a line to the copy, and say once where the copy ends before its log."""
+        assert self._log is not None
         if self._copied_bytes <= _MAX_COPY_BYTES:
             self._copied_bytes += len(line)
             if self._copied_bytes > _MAX_COPY_BYTES:
@@ -293,27 +318,34 @@ class PodLogs:
 
     def take_pods(self, pods: list[PodStatus]) -> None:
         """Take note of the pods that exist, and of their states."""
-        self._pods = pods
+        # For a name kubectl reads the log of the newest pod that has it.
+        self._pods = list({pod.name: pod for pod in pods}.values())
+        for pod in self._pods:
+            log = self._logs.get(pod.name)
+            if log is not None and log.pod.uid != pod.uid:
+                log.close()
+                del self._logs[pod.name]
 
     def poll(self) -> None:
         """Read the logs of the pods that have started, without waiting."""
-        being_read = sum(pod.name in self._logs and not self._is_settled(pod) for pod in self._pods)
-        for pod in self._pods:
-            if pod.state == "waiting":
-                continue
+        open_streams = sum(pod.name in self._logs and self._logs[pod.name].is_open for pod in self._pods)
+        # A stream that fails again and again keeps no other log from being read.
+        for pod in sorted(self._pods, key=self._failures):
             log = self._logs.get(pod.name)
-            if log is None:
-                if being_read >= _MAX_STREAMS:
+            if pod.state == "waiting" or (log is not None and log.is_settled):
+                continue
+            if log is None or not log.is_open:
+                if open_streams >= _MAX_STREAMS:
                     continue
-                being_read += 1
-                with contextlib.suppress(OSError):
-                    log = self._logs[pod.name] = PodLog(self._kubectl, pod, None, self._folder, lambda lines: None)
-            if log is not None and not self._is_settled(pod):
-                for _ in log.read(container_ended=pod.state == "ended", share=_MAX_STREAMS):
-                    pass
-                if self._is_settled(pod):
-                    # Of thousands of pods, no file stays open.
-                    log.close()
+                open_streams += 1
+            if log is None:
+                log = self._logs[pod.name] = PodLog(self._kubectl, pod, None, self._folder, lambda lines: None)
+            for _ in log.read(container_ended=pod.state == "ended", share=_MAX_STREAMS):
+                pass
+
+    def _failures(self, pod: PodStatus) -> int:
+        log = self._logs.get(pod.name)
+        return 0 if log is None else log.failures
 
     def read_to_end(
         self, pods: Sequence[PodStatus], limit_s: float, keep_waiting: Callable[[], bool] = lambda: True
@@ -325,7 +357,7 @@ class PodLogs:
         while True:
             self.poll()
             if all(map(self._is_settled, ended)) or time.monotonic() >= deadline or not keep_waiting():
-                return {pod.name for pod in ended if not self._is_complete(pod)}
+                return {pod.name for pod in ended if not ((log := self._log_of(pod)) and log.complete)}
             time.sleep(0.1)
 
     def close(self, pods: Sequence[PodStatus]) -> None:
@@ -334,11 +366,21 @@ class PodLogs:
         for log in self._logs.values():
             log.close()
 
-    def _is_complete(self, pod: PodStatus) -> bool:
+    def _log_of(self, pod: PodStatus) -> PodLog | None:
         log = self._logs.get(pod.name)
-        return log is not None and log.complete
+        return log if log is not None and log.pod.uid == pod.uid else None
 
     def _is_settled(self, pod: PodStatus) -> bool:
-        """Return whether the log of a pod has been read, or cannot be fetched."""
-        log = self._logs.get(pod.name)
-        return log is not None and (log.complete or log.failures >= _MAX_FAILURES)
+        """Return whether the log of a pod has been read, or can no longer be fetched."""
+        if pod not in self._pods:
+            return True
+        log = self._log_of(pod)
+        return log is not None and log.is_settled
+
+
+def _put_aside(path: Path) -> None:
+    """Give the copy of the log of an earlier pod with this name another name: what it says is not of the new pod."""
+    with contextlib.suppress(OSError):
+        if path.exists():
+            free = (path.with_suffix(f".{number}.log") for number in itertools.count(1))
+            path.rename(next(other for other in free if not other.exists()))

@@ -51,8 +51,8 @@ def shown_by(
     Args:
         lines: What each of them has printed.
         unread: Names of pods that may have printed more.
-        has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work. None:
-            it may have, and its log was not read.
+        has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work;
+            None where it may have, since its log was not read.
     """
     # Operators delete pods when another one has failed, or all of them, those that ended by themselves too.
     some_stay = not all(pod.deleted for pod in lines)
