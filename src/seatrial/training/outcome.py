@@ -20,7 +20,7 @@ class NonFinite:
     can change that, so a rank is named by its own outcome only."""
     what: str = "loss"
     """``loss``: the loss of that step, and since then all parameters are spoiled; ``parameters``: found after that
-    step, before they were saved; ``gradients``: in fp16, of that step and so many before it that no scale is left."""
+    step, before they were saved; ``gradients``: in fp16, of that step and of all before it with a higher scale."""
     began_ordinary: bool | None = None
     """For a loss: whether the parameters that this rank has were of ordinary size before that step. With ddp, its own
     computing then made its loss not finite, and nothing that it received. None: not looked at."""

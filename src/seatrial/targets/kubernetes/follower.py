@@ -295,7 +295,9 @@ class PodFollower:
             self._run_log.release()
         is_new = first is not None and (self.first_log is None or self.first_log.pod.uid != first.uid)
         if first is not None and is_new and self.is_listed(first) and first.state != "waiting":
-            if self.first_log is not None:
+            if self.first_log is not None and self.first_log.pod.name == first.name:
+                self.first_log.put_aside()
+            elif self.first_log is not None:
                 self.first_log.close()
             agents = self._job.world_size if self._under_mpi else self._job.nodes
             self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._take_text, agents)

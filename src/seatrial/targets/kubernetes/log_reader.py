@@ -117,7 +117,6 @@ class PodLog:
         self._path = folder / f"{pod.name}.log"
         self._log: IO[bytes] | None = None
         """The copy; open while a stream is, since of thousands of pods no file may stay open."""
-        _put_aside(self._path)
 
     @property
     def is_settled(self) -> bool:
@@ -178,6 +177,13 @@ class PodLog:
         if self._process is not None:
             kill_group(self._process)
             self._end()
+
+    def put_aside(self) -> None:
+        """End the stream, and give the copy another name: another pod has that of this one now."""
+        self.close()
+        with contextlib.suppress(OSError):
+            free = (self._path.with_suffix(f".{number}.log") for number in itertools.count(1))
+            self._path.rename(next(other for other in free if not other.exists()))
 
     def _start(self, container_ended: bool) -> None:
         words = ["logs", self.pod.name, "-c", self.pod.container, "--timestamps"]
@@ -323,7 +329,7 @@ class PodLogs:
         for pod in self._pods:
             log = self._logs.get(pod.name)
             if log is not None and log.pod.uid != pod.uid:
-                log.close()
+                log.put_aside()
                 del self._logs[pod.name]
 
     def poll(self) -> None:
@@ -376,11 +382,3 @@ class PodLogs:
             return True
         log = self._log_of(pod)
         return log is not None and log.is_settled
-
-
-def _put_aside(path: Path) -> None:
-    """Give the copy of the log of an earlier pod with this name another name: what it says is not of the new pod."""
-    with contextlib.suppress(OSError):
-        if path.exists():
-            free = (path.with_suffix(f".{number}.log") for number in itertools.count(1))
-            path.rename(next(other for other in free if not other.exists()))
