@@ -221,6 +221,31 @@ def test_the_one_process_of_a_pod_starts_the_ranks_of_its_node(tmp_path: Path) -
     assert second.output == ""
 
 
+_SAVES = """def save(number, frame):
+    print('saves', flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, save)
+print('ready', flush=True)
+while True: time.sleep(0.02)
+"""
+
+
+def test_a_signal_to_save_reaches_the_ranks_of_each_process(tmp_path: Path) -> None:
+    """`sbatch --signal=USR1@120` sends it to each process of srun, that which conducts included."""
+    nodes = []
+    for node_rank in range(2):
+        environ = {"PET_NNODES": "2", "PET_NODE_RANK": str(node_rank), "PET_NPROC_PER_NODE": "1"}
+        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513", "SEATRIAL_TOKEN": str(tmp_path)}
+        words = ("launch", "--device", "cpu", "--output", "all", script(tmp_path, _SAVES))
+        nodes.append(Training(tmp_path, *words, env=environ))
+    nodes[0].until(lambda: list(logs(tmp_path).values()) == ["ready\n", "ready\n"])
+    for node in nodes:
+        node.process.send_signal(signal.SIGUSR1)
+    first, second = [node.ended() for node in nodes]
+    assert (first.exit_code, second.exit_code) == (0, 0), first.errors + second.errors
+    assert sorted(first.output.splitlines()) == [f"[rank {n}] {word}" for n in range(2) for word in ("ready", "saves")]
+
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = re.findall(
     r"^```sh\n# runs beside train.py\n(.*?)^```", (DOCS / "launching.md").read_text(), re.MULTILINE | re.DOTALL

@@ -18,7 +18,7 @@ from seatrial.conductor.server import Server
 from seatrial.errors import SeatrialError
 from seatrial.run import conduct as module
 from seatrial.run import node_hosts
-from seatrial.run.conduct import catch_signals, conduct
+from seatrial.run.conduct import catch_questions, catch_signals, conduct
 from seatrial.targets.command import Command
 from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.processes import Agents, Attach
@@ -203,11 +203,17 @@ class DriverDouble:
 
     killed = 0
 
+    def __init__(self) -> None:
+        self.passed_on: list[int] = []
+
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         return None
 
     def poll(self, connected: Collection[int]) -> tuple[int, str]:
         return 3, "gone"
+
+    def pass_on(self, number: int, connected: Collection[int]) -> None:
+        self.passed_on.append(number)
 
     def kill(self) -> None:
         self.killed += 1
@@ -250,3 +256,31 @@ def test_after_the_second_signal_a_third_ends_us() -> None:
             assert (signals, told) == ([signal.SIGTERM] * 2, [signal.SIGTERM])
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_signals_for_the_ranks_are_passed_on_and_questions_asked() -> None:
+    driver = DriverDouble()
+    questions = [signal.SIGUSR1, signal.SIGQUIT, signal.SIGUSR2]
+    news = module._idle_news(driver, [signal.SIGTERM], questions)
+    assert (news(()), driver.passed_on) == ("SIGQUIT", [signal.SIGUSR1, signal.SIGUSR2])
+    questions.append(signal.SIGUSR1)
+    assert (news(()), driver.passed_on[2:]) == ("SIGTERM", [signal.SIGUSR1])
+    assert (news(()), len(driver.passed_on)) == ((3, "gone"), 3)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_for_the_ranks_ends_no_conductor(number: int) -> None:
+    """`sbatch --signal=USR1@120` sends it to each process of srun."""
+    told: list[int] = []
+    before = signal.signal(number, lambda number, frame: told.append(number))
+    try:
+        with catch_signals() as signals:
+            os.kill(os.getpid(), number)
+            with catch_questions() as questions:
+                os.kill(os.getpid(), number)
+            os.kill(os.getpid(), number)
+        assert (told, signals, questions) == ([], [], [number])
+        os.kill(os.getpid(), number)
+        assert told == [number]
+    finally:
+        signal.signal(number, before)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,19 @@ def test_a_disk_that_answers_nothing_holds_up_no_look(tmp_path: Path, monkeypatc
     assert time.monotonic() - began < 10
     answers.set()
     agents.processes[0].kill()
+    assert agents.cleanup() == []
+
+
+def test_only_an_agent_that_has_joined_gets_a_signal_for_its_ranks(tmp_path: Path) -> None:
+    """It would end a launcher, ssh, and an agent that is not ready for it."""
+    agents = Agents()
+    sleeps = python("import time; time.sleep(60)")
+    commands = [replace(sleeps, nodes=(node,), is_agent=node != 1) for node in range(3)]
+    agents.submit(commands, tmp_path, [], never)
+    agents.pass_on(signal.SIGUSR1, {0, 1})
+    assert agents.processes[0].wait(20) == -signal.SIGUSR1
+    assert [agents.processes[node].poll() for node in (1, 2)] == [None, None]
+    agents.kill()
     assert agents.cleanup() == []
 
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, cast
 
 from seatrial import __version__
+from seatrial.agent.guardian import FOR_RANKS
 from seatrial.checks import registry
 from seatrial.conductor.actions import Conductor
 from seatrial.conductor.config import ProgramConfig, TrialConfig
@@ -101,7 +102,8 @@ def conduct_program(
 ) -> int:
     """Conduct a program; otherwise like ``conduct``. ``on_message`` gets the output and the progress of the ranks.
 
-    ``questions`` grows with each question where the ranks of a script are (``catch_questions``).
+    ``questions`` grows with each question where the ranks of a script are, and with each signal for them
+    (``catch_questions``).
     """
     script = "" if job.watched else working_folder.script_of(job.argv)
     config = ProgramConfig(
@@ -279,8 +281,12 @@ def _idle_news(
 
     def news(connected: Collection[int]) -> str | tuple[int, str] | None:
         nonlocal handled, answered
-        if len(questions) > answered:
-            answered = len(questions)
+        new = questions[answered:]
+        answered += len(new)
+        for number in new:
+            if number in FOR_RANKS:
+                driver.pass_on(number, connected)
+        if signal.SIGQUIT in new:
             return signal.Signals.SIGQUIT.name
         if len(signals) == handled:
             return driver.poll(connected)
@@ -339,20 +345,18 @@ def _config(job: Job) -> TrialConfig:
 
 @contextlib.contextmanager
 def catch_questions() -> Iterator[list[int]]:
-    """Collect SIGQUIT, which would end this process, in a list."""
+    """Collect SIGQUIT, and the signals for the ranks of a script, in a list: they would end this process."""
     questions: list[int] = []
-    before = signal.signal(signal.SIGQUIT, lambda number, frame: questions.append(number))
-    try:
+    with _handled((signal.SIGQUIT, *FOR_RANKS), lambda number, frame: questions.append(number)):
         yield questions
-    finally:
-        signal.signal(signal.SIGQUIT, before)
 
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP in a list, so that they do not end this process: the report comes first.
 
-    The second signal restores the former handlers, so that a third one ends the process at any point.
+    The second signal restores the former handlers, so that a third one ends the process at any point. The signals for
+    the ranks of a script, which launchers send to all processes of a job, do nothing.
     """
     signals: list[int] = []
     before: dict[int, Any] = {}
@@ -371,6 +375,18 @@ def catch_signals() -> Iterator[list[int]]:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, on_signal)
     try:
-        yield signals
+        with _handled(FOR_RANKS, lambda number, frame: None):  # what is ignored here, children would ignore as well
+            yield signals
     finally:
         restore()
+
+
+@contextlib.contextmanager
+def _handled(numbers: Sequence[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have these signals handled, and restore the former handlers."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -35,6 +35,8 @@ class Command:
     """The variables that are added to the environment of this process."""
     nodes: tuple[int, ...]
     """The nodes whose agents it starts; they are lost when it exits."""
+    is_agent: bool = False
+    """Whether it is itself the agent of its node, so that signals for the ranks may be sent to it."""
     pass_fds: tuple[int, ...] = ()
     """The descriptors that it inherits."""
     feed: Feed | None = None

@@ -35,7 +35,12 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     }
     argv = self_location.module_argv(job.python, "seatrial.agent.agent_main")
     return tuple(
-        Command(argv=argv, env={**env, "SEATRIAL_NODE_RANK": str(node), **_devices(job, node)}, nodes=(node,))
+        Command(
+            argv=argv,
+            env={**env, "SEATRIAL_NODE_RANK": str(node), **_devices(job, node)},
+            nodes=(node,),
+            is_agent=True,
+        )
         for node in range(job.nodes)
     )
 

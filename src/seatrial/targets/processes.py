@@ -61,6 +61,8 @@ class Agents:
         """The process of each node; several nodes may share one."""
         self._clock = clock
         self._words = words
+        self._agents: set[int] = set()
+        """Nodes whose process is the agent."""
         self._logs: dict[int, Path] = {}
         self._open_logs: list[int] = []
         self._ended_at: dict[int, float] = {}
@@ -95,6 +97,7 @@ class Agents:
                     start_new_session=True,
                 )
             self.processes |= dict.fromkeys(command.nodes, process)
+            self._agents.update(command.nodes if command.is_agent else ())
             if theirs is not None:
                 # Nobody bounds what its host sends once this process was killed.
                 with contextlib.suppress(OSError):  # it has ended
@@ -125,6 +128,11 @@ class Agents:
 
     def _how_it_ended(self, node: int) -> str:
         return self._words(node, self.processes[node].returncode, read_tail(self._logs[node]))
+
+    def pass_on(self, number: int, connected: Collection[int]) -> None:
+        """Send a signal that is for the ranks to those agents that are children of this process."""
+        for node in self._agents.intersection(connected):
+            self.processes[node].send_signal(number)
 
     def kill(self) -> None:
         """End the agents at once, with all that they have started."""

@@ -117,6 +117,12 @@ class Driver(Protocol):
         of them is lost, whatever became of the process that started its agent, and whatever exit code that had.
         """
 
+    def pass_on(self, number: int, connected: Collection[int]) -> None:
+        """Send a signal that is for the ranks to those agents that are children of this process.
+
+        An agent that is not among the ``connected`` nodes may not be ready for it, and has no ranks.
+        """
+
     def kill(self) -> None:
         """End everything immediately: the user has sent a second signal."""
 

@@ -160,6 +160,9 @@ class BatchJobDriver:
         self._lost = [(node, words + self._last_error()) for node in self._nodes]
         return None
 
+    def pass_on(self, number: int, connected: Collection[int]) -> None:
+        """Do nothing: the agents are no children of this process."""
+
     def kill(self) -> None:
         """Cancel the job without waiting for its end."""
         if self.number:
