@@ -88,8 +88,10 @@ def test_a_disk_that_never_answers_leaves_no_whole_record(tmp_path: Path, monkey
     recorder.close()
     (told,) = (event["text"] for event in recorder.events if event.get("severity") == "error")
     assert "(the disk has not answered for " in told
+    recorder.note("said after the end")
     disk.thaw()
     assert recorder._disk.end(time.monotonic() + 20)
+    assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

@@ -104,7 +104,8 @@ class Recorder:
         # A later judgment of the file must give the same verdict. A file that takes no more lacks an end anyway.
         # The newline ends a line that may have been cut.
         lines = b"\n" + b"".join(line for event in added for line in encode(event))
-        if not self._is_closed:
+        # A disk that has not answered by then may never do so, and only its thread waits for it.
+        if not (self._is_closed and self._disk.end(time.monotonic())):
             self._disk.write(self._file, lines)
             return
         with contextlib.suppress(OSError), open_to_append(self.path, run_folder=True) as file:

@@ -79,7 +79,7 @@ class DiskWriter:
         return file
 
     def write(self, file: WrittenFile, piece: bytes) -> None:
-        """Append to a file."""
+        """Append to a file, which is opened again if it was closed before."""
         with self._changed:
             if self._num_waiting + len(piece) > file.most_bytes:
                 file.missing_bytes += len(piece)
@@ -178,7 +178,7 @@ class DiskWriter:
 
 def _carry_out(file: WrittenFile, piece: bytes) -> int:
     """Open the file, unless it is open, and write the piece. Return how many bytes of it the disk did not take."""
-    if file.opened is None:
+    if file.opened is None or file.opened.closed:
         try:
             file.opened = open_to_append(file.path, run_folder=True)
         except OSError as error:
