@@ -260,7 +260,7 @@ def test_a_place_and_an_interruption_in_words() -> None:
         display.on_event({"kind": "node", "src": f"node{node}", "hostname": host})
         display.on_event({"kind": "stack", "src": f"node{node}", "rank": node, "state": "R", "quiet_s": 1.0})
     display.on_event({"kind": "generation", "ranks": [[0, 0, 0]]})
-    for by in ("SIGINT", "SIGTERM"):
+    for by in ("SIGINT", "SIGTERM", "SIGHUP", "signal 15 (SIGTERM) to the agent of node 1"):
         display.on_event({"kind": "interrupted", "by": by})
     display.close()
     shown = [line.partition("s] ")[2].partition(": ") for line in errors.getvalue().splitlines()]
@@ -269,6 +269,8 @@ def test_a_place_and_an_interruption_in_words() -> None:
     assert [words[2] for words in shown[3:]] == [
         f"{grace}; a second Ctrl-C ends them at once",
         f"{grace}; a second SIGTERM ends them at once",
+        f"{grace}; Ctrl-C ends them at once",
+        f"{grace}; Ctrl-C twice ends them at once",
     ]
 
 

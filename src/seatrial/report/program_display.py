@@ -128,7 +128,9 @@ class ProgramDisplay:
             self._say(f"interrupted by {event.get('by')}: {self._grace_words(str(event.get('by')))}")
 
     def _grace_words(self, by: str) -> str:
-        again = {"SIGINT": "a second Ctrl-C", "SIGTERM": "a second SIGTERM"}.get(by, "Ctrl-C")
+        # News of an agent or a launcher is no signal to the controller, which counts two of those.
+        own = {"SIGINT": "a second Ctrl-C", "SIGTERM": "a second SIGTERM", "SIGHUP": "Ctrl-C"}
+        again = own.get(by, "Ctrl-C twice")
         return (
             f"the ranks get SIGTERM, and {self._grace_s:g} s (--grace) to save and to exit; {again} ends them at once"
         )
