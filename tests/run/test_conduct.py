@@ -258,6 +258,16 @@ def test_after_the_second_signal_a_third_ends_us() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_sighup_that_follows_a_sigterm_is_no_second_signal() -> None:
+    """systemd sends both at once to all processes of a session that ends."""
+    with catch_signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signals == [signal.SIGTERM]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals == [signal.SIGTERM, signal.SIGTERM]
+
+
 def test_signals_for_the_ranks_are_passed_on_and_questions_asked() -> None:
     driver = DriverDouble()
     questions = [signal.SIGUSR1, signal.SIGQUIT, signal.SIGUSR2]

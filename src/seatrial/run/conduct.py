@@ -52,6 +52,8 @@ _OTHER_FILES = 512
 """Files besides: strangers at the control port, logs, libraries."""
 _READ = ("log", "output", "progress")
 """Messages that somebody reads besides the conductor. What nobody reads must not fill the log of a pod."""
+_TOGETHER_S = 1.0
+"""Different signals that come within this time are one."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -365,7 +367,14 @@ def catch_signals() -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
+    first_at = 0.0
+
     def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal first_at
+        # systemd sends SIGHUP with its SIGTERM; a person who hurries types the same signal twice.
+        if signals and number != signals[0] and time.monotonic() - first_at < _TOGETHER_S:
+            return
+        first_at = first_at or time.monotonic()
         signals.append(number)
         if len(signals) > 1:
             restore()
