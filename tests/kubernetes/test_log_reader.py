@@ -329,9 +329,14 @@ def test_a_server_that_does_not_answer_for_a_while_is_asked_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("before", ["", "2026-01-01T00:00:00.5Z first\\n"])
-def test_what_a_kubelet_says_in_place_of_a_log_is_no_log(before: str, tmp_path: Path) -> None:
+def test_what_a_kubelet_says_in_place_of_a_log_is_no_log(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     says = f'printf "{before}unable to retrieve container logs for containerd://0a1b"'
-    assert _logs(tmp_path, ("*", says)).read_to_end([_ended()], 3.0) == {"run-0"}
+    logs = _logs(tmp_path, ("*", says))
+    assert logs.read_to_end([_ended()], 3.0) == {"run-0"}
+    monkeypatch.setattr(log_reader, "_FETCH_S", 0.0)
+    logs.close([])
     assert "unable" not in (tmp_path / "run-0.log").read_text()
 
 
