@@ -25,6 +25,8 @@ from seatrial.agent.supervisor import Agent
 from seatrial.probe.process import read_process
 from seatrial.protocol.wire import Decoder, encode
 
+pytestmark = pytest.mark.usefixtures("keeps_children")
+
 _OUTPUT_BYTES = 4 << 20
 _PRINTS = f"""import os, sys, time
 for _ in range({_OUTPUT_BYTES >> 14}):

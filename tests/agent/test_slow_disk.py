@@ -21,6 +21,8 @@ from seatrial.agent.program_ranks import start_folder
 from seatrial.protocol.wire import encode
 from seatrial.util import disk_writer
 
+pytestmark = pytest.mark.usefixtures("keeps_children")
+
 _FACT = b"".join(encode({"kind": "fact", "run": "x", "src": "rank0.0", "seq": 0, "t": 0.0}))
 _EVENT = f"import os; os.write(int(os.environ['SEATRIAL_EVENT_FD']), {_FACT!r}); "
 
