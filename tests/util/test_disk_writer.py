@@ -103,7 +103,7 @@ def test_a_full_disk_is_counted_at_its_place(
 
 def test_a_file_that_is_refused_gives_all_back(writer: DiskWriter, tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
-    file = writer.open(str(tmp_path / "a"), _WORDS)
+    file = writer.open(str(tmp_path / "a"), _WORDS, returns=True)
     writer.write(file, b"first ")
     _finish(writer)
     writer.write(file, b"second")
@@ -112,6 +112,22 @@ def test_a_file_that_is_refused_gives_all_back(writer: DiskWriter, tmp_path: Pat
     assert writer.take_back(file) == b"first second"
     assert writer._num_waiting == file.missing_bytes == 0
     assert not (tmp_path / "b").exists()
+
+
+def test_a_file_that_is_refused_keeps_nobody_waiting(writer: DiskWriter, disk: SlowDisk, tmp_path: Path) -> None:
+    """The output of scripts stays in its pipe while much waits for the disk."""
+    (tmp_path / "a").mkdir()
+    disk.freeze()
+    file = writer.open(str(tmp_path / "a"), _WORDS)
+    for _ in range(17):
+        writer.write(file, bytes(1 << 20))
+    assert writer.is_full()
+    disk.thaw()
+    _finish(writer)
+    writer.write(file, b"x")
+    assert file.is_refused
+    assert not writer.is_full()
+    assert (file.missing_bytes, writer._num_waiting) == ((17 << 20) + 1, 0)
 
 
 def test_room_is_waited_for_no_longer_than_asked(

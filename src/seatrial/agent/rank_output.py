@@ -78,7 +78,8 @@ class RankOutput:
         """Return what takes the output of a rank that starts."""
         if self._folder is None:
             return self.spools.open(rank, generation)
-        file = self._disk.open(os.path.join(self._folder, log_name(rank, generation)), _GAP_WORDS.__mod__)
+        path = os.path.join(self._folder, log_name(rank, generation))
+        file = self._disk.open(path, _GAP_WORDS.__mod__, returns=True)
         log = RankLog(file, self._disk, partial(self.spools.open, rank, generation))
         self._logs.append(log)
         return log

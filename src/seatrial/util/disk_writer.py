@@ -30,8 +30,11 @@ _PIECE_BYTES = 1 << 20
 class WrittenFile:
     """One file. Only its writer's methods change it."""
 
-    def __init__(self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int, *, syncs: bool) -> None:
-        self.path, self.words_of_gap, self.most_bytes, self.syncs = path, words_of_gap, most_bytes, syncs
+    def __init__(
+        self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int, *, syncs: bool, returns: bool
+    ) -> None:
+        self.path, self.words_of_gap, self.most_bytes = path, words_of_gap, most_bytes
+        self.syncs, self.returns = syncs, returns
         self.waiting = bytearray()
         self.missing_bytes = 0
         """Bytes that will never be in the file."""
@@ -42,7 +45,7 @@ class WrittenFile:
         self.error = ""
         """Why the disk took no more, where it said so."""
         self.is_refused = False
-        """Whether it could not be opened. All that was written waits then for ``take_back``."""
+        """Whether it could not be opened. If it ``returns`` what was written, that waits then for ``take_back``."""
         self.is_closing = False
         self.opened: io.FileIO | None = None
 
@@ -61,7 +64,13 @@ class DiskWriter:
         self._thread = threading.Thread(target=self._run, name="disk writer", daemon=True)
 
     def open(
-        self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int | None = None, *, syncs: bool = False
+        self,
+        path: str,
+        words_of_gap: Callable[[int], bytes],
+        most_bytes: int | None = None,
+        *,
+        syncs: bool = False,
+        returns: bool = False,
     ) -> WrittenFile:
         """Have a file of the run opened to append.
 
@@ -70,8 +79,10 @@ class DiskWriter:
             words_of_gap: returns what the file says in place of that many bytes that are missing.
             most_bytes: waiting bytes of all files with which this one takes no more.
             syncs: closing it writes it to the disk.
+            returns: the caller takes back what was written where the file cannot be opened; else that is missing.
         """
-        file = WrittenFile(path, words_of_gap, MOST_BYTES if most_bytes is None else most_bytes, syncs=syncs)
+        most_bytes = MOST_BYTES if most_bytes is None else most_bytes
+        file = WrittenFile(path, words_of_gap, most_bytes, syncs=syncs, returns=returns)
         with self._changed:
             if not self._thread.is_alive():
                 self._thread.start()
@@ -81,6 +92,9 @@ class DiskWriter:
     def write(self, file: WrittenFile, piece: bytes) -> None:
         """Append to a file, which is opened again if it was closed before."""
         with self._changed:
+            if file.is_refused and not file.returns:
+                file.missing_bytes += len(piece)
+                return
             if self._num_waiting + len(piece) > file.most_bytes:
                 file.missing_bytes += len(piece)
                 file.left_out_bytes += len(piece)
@@ -168,7 +182,12 @@ class DiskWriter:
             with self._changed:
                 self._busy_since = math.inf
                 file.missing_bytes += lost_bytes
-                if not file.is_refused:
+                if file.is_refused and not file.returns:
+                    # Nobody comes for it, and what waits keeps others waiting.
+                    file.missing_bytes += len(file.waiting)
+                    self._num_waiting -= len(file.waiting)
+                    file.waiting.clear()
+                elif not file.is_refused:
                     del file.waiting[: len(piece)]
                     self._num_waiting -= len(piece)
                     if file.waiting:
