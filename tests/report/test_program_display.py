@@ -122,7 +122,10 @@ def test_a_reader_that_is_gone_is_no_error() -> None:
     assert "still shown" in errors.getvalue()
 
 
-@pytest.mark.parametrize("message", [{"kind": "output"}, {"kind": "progress"}, {"kind": "output", "rank": "x"}])
+_TEXT = {"kind": "output", "rank": 0, "lines": "each character would be a line", "left_out": 0}
+
+
+@pytest.mark.parametrize("message", [{"kind": "output"}, {"kind": "progress"}, {"kind": "output", "rank": "x"}, _TEXT])
 def test_a_malformed_message_is_refused(message: dict[str, Any]) -> None:
     display = ProgramDisplay(None, None, prefix=False)
     with pytest.raises((KeyError, TypeError, ValueError)):

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.protocol import fields
-from seatrial.protocol.events import KINDS
+from seatrial.protocol.events import KINDS, ExitEvent
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _MAX_CHARS = 300
+_MOST_LAST_LINES, _MOST_LINE_CHARS = 40, 500
+"""Bounds of the last output of a rank: an agent sends no more, unless it lies."""
 MAX_STACK_CHARS = 1 << 16
 """Characters of a stack that are kept; an agent sends at most 48 KiB."""
 CONTROLLERS_KINDS = frozenset(
@@ -67,6 +69,15 @@ def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, i
             raise OriginError(f"node {node} sent a message about rank {brief(rank)}")
     if is_event:  # last: what is malformed is recorded all the same, but never in the name of another rank
         fields.whole(message, "seq"), fields.number(message, "t", time=True)
+
+
+def last_lines(event: ExitEvent) -> tuple[str, ...]:
+    """Return the last output of a rank, within its bounds. Raises TypeError where it is no list of texts."""
+    lines: Any = event["last_lines"]
+    kept = lines[-_MOST_LAST_LINES:] if isinstance(lines, list) else [None]
+    if not all(isinstance(line, str) for line in kept):
+        raise TypeError(f"the last lines of rank {brief(event['rank'])} are no list of texts")
+    return tuple(brief(line, _MOST_LINE_CHARS) for line in kept)
 
 
 def brief(value: object, max_chars: int = _MAX_CHARS) -> str:

@@ -17,7 +17,7 @@ from seatrial.conductor.actions import Actions
 from seatrial.conductor.base import BaseConductor
 from seatrial.conductor.cancellation import STOP_HEARD_S
 from seatrial.conductor.config import ProgramConfig, State
-from seatrial.conductor.origin import MAX_STACK_CHARS, brief
+from seatrial.conductor.origin import MAX_STACK_CHARS, brief, last_lines
 from seatrial.conductor.program_failures import (
     Exit,
     Failure,
@@ -60,8 +60,8 @@ _MOST_STILL = 8
 """Reports of ranks that stand still: each has the stacks of all ranks taken, and one agent can cause one a second."""
 _HEAR_STACKS_S = 8.0
 """Time for the answers of ranks that are about to be ended: py-spy has 5 s (``agent/standstill.py``)."""
-_MOST_LAST_LINES, _MOST_LINE_CHARS, _MOST_MESSAGE_CHARS = 40, 500, 8_000
-"""Bounds of the last output of a rank, and of its error: an agent sends no more, unless it lies."""
+_MOST_MESSAGE_CHARS = 8_000
+"""Bound of the error of a rank: an agent sends no more, unless it lies."""
 _MOST_CODES = 4
 """Different exit codes of one training that a note names."""
 _STILL_S = 60.0
@@ -255,7 +255,7 @@ class ProgramConductor(BaseConductor):
             oom=out_of_memory_words(event["oom_limit_bytes"]) if "oom_limit_bytes" in event else "",
             at=now,
             phase=brief(event["phase"]),
-            last_lines=tuple(brief(line, _MOST_LINE_CHARS) for line in event["last_lines"][-_MOST_LAST_LINES:]),
+            last_lines=last_lines(event),
         )
         self._exits[rank] = ended
         if ended.failed:

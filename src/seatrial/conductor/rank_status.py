@@ -119,8 +119,8 @@ def dead(
         detail=f"exit code {brief(code)}",
         stopped_from_outside=is_stop_signal(number),
         may_come_from_others=num_hosts > 1
-        and not is_of_device(device_lines)
-        and may_come_from_others(phase, number, is_oom=is_oom),
+        and may_come_from_others(phase, number, is_oom=is_oom)
+        and not is_of_device(device_lines),
     )
 
 

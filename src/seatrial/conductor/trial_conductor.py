@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from seatrial.conductor.base import END_S, BaseConductor
 from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.hang_detector import GRACE_S, HangDetector
-from seatrial.conductor.origin import MAX_STACK_CHARS, brief
+from seatrial.conductor.origin import MAX_STACK_CHARS, brief, last_lines
 from seatrial.conductor.rank_status import RankStatus, Suspicion, dead
 from seatrial.conductor.steps import StepPlan, next_generation, ranges, without_network
 from seatrial.protocol.commands import AgentReport, DumpStack, NodeStepCommand, Quit, StartWorkers, StepCommand
@@ -44,6 +44,8 @@ _MOST_VALUES = 100_000
 """Values in the newest measurements and facts of all ranks of one host, by which a check is asked how it goes on: it
 thinks half a second about them, and nobody is heard meanwhile. A rank has some hundreds of measurements, and twenty a
 minute in a long check, with some ten values in each."""
+_MOST_VALUES_OF_RANK = 1_000
+"""The same in the event with which a rank starts, which has some twenty."""
 _CHARS_OF_VALUE = 64
 """Characters of a text that count as one more value."""
 _MAX_NODE_BYTES = 1_000
@@ -321,6 +323,8 @@ class TrialConductor(BaseConductor):
 
     def _receive_rank(self, event: RankEvent, now: float) -> None:
         rank = self._rank_of(event["rank"])
+        if _num_values(event) > _MOST_VALUES_OF_RANK:
+            raise ValueError(f"rank {rank} starts with more than {_MOST_VALUES_OF_RANK} values")
         if self._hang_detector.is_awaited(rank):
             self._rank_events.append(cast("dict[str, Any]", event))
         self._rank_finished(rank, now)
@@ -335,7 +339,10 @@ class TrialConductor(BaseConductor):
 
     def _keep_entries(self, node: int, event: dict[str, Any]) -> None:
         """Keep them for the questions to the check. The judge reads all of them at the end."""
-        src, num_values = event["src"], _num_values(event)
+        src, entries = event["src"], event[event["kind"]]
+        if not isinstance(entries, list):
+            raise TypeError(f"the {event['kind']} of {brief(src)} are no list")
+        num_values = _num_values(entries)
         kept = self._entries.setdefault(src, deque())
         kept.append((event, num_values))
         self._num_values[src] += num_values
@@ -378,8 +385,8 @@ class TrialConductor(BaseConductor):
 
     def _receive_death(self, event: ExitEvent, now: float) -> None:
         rank, phase = self._rank_of(event["rank"]), brief(event["phase"])
-        lines = [] if self._config.device == "cpu" else [str(line) for line in event["last_lines"]]
-        hosts, is_oom = len(self._ranks_at), "oom_limit_bytes" in event
+        hosts, is_oom, said = len(self._ranks_at), "oom_limit_bytes" in event, last_lines(event)
+        lines = () if self._config.device == "cpu" else said
         suspicion = dead(rank, phase, event["code"], is_oom=is_oom, num_hosts=hosts, device_lines=lines)
         self._hang_detector.suspect(suspicion, now)
 
@@ -583,13 +590,9 @@ class TrialConductor(BaseConductor):
         return by_node
 
 
-def _num_values(event: Mapping[str, Any]) -> int:
-    """Return the number of values in the measurements or facts of an event; any number above the limit, if there are
-    more. Raises TypeError where these are no list."""
-    entries = event[event["kind"]]
-    if not isinstance(entries, list):
-        raise TypeError(f"the {event['kind']} of {brief(event['src'])} are no list")
-    num, left = 0, [entries]
+def _num_values(received: object) -> int:
+    """Return the number of values in something; any number above the limit, if there are more."""
+    num, left = 0, [received]
     while left and num <= _MOST_VALUES:
         value = left.pop()
         num += 1 + (len(value) // _CHARS_OF_VALUE if isinstance(value, str) else 0)

@@ -55,6 +55,8 @@ between them."""
 
 _MOST_LINES = 8
 """Lines of one error of NCCL, which has four."""
+_MOST_OUTPUT_LINES, _MOST_CHARS = 40, 8_000
+"""The last lines of an output that count, and characters of one error."""
 
 
 def own_cause(text: str) -> Literal["memory", "device", "request", ""]:
@@ -68,7 +70,8 @@ def own_cause(text: str) -> Literal["memory", "device", "request", ""]:
 
 def is_of_device(lines: Sequence[str]) -> bool:
     """Return whether the output of a rank says that its device failed, or had no memory."""
-    return any(_of_device("\n".join(lines[index : index + _MOST_LINES])) for index in range(len(lines)))
+    last = [line[:_MOST_CHARS] for line in lines[-_MOST_OUTPUT_LINES:]]
+    return any(_of_device("\n".join(last[index : index + _MOST_LINES])[:_MOST_CHARS]) for index in range(len(last)))
 
 
 def _of_device(text: str) -> str:

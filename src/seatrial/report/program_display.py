@@ -140,6 +140,8 @@ class ProgramDisplay:
         received = cast("Output | TrainingProgress", message)
         match received["kind"]:
             case "output":
+                if not isinstance(received["lines"], list):
+                    raise TypeError("the output of a rank is no list of lines")
                 lines = _within([str(line) for line in received["lines"]], _MAX_MESSAGE_CHARS)
                 left_out = int(received["left_out"]) + len(received["lines"]) - len(lines)
                 self._show(int(received["rank"]), lines, left_out)
