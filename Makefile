@@ -38,9 +38,10 @@ check: $(DEV_READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest -q tests/test_house.py
 
-# Most tests wait, or use one core. The tests of a file stay in one process: they share what is dear to start.
+# Most tests wait, or use one core: one process more than there are cores, four at most. The tests of a file stay in one
+# process: they share what is dear to start.
 test: $(DEV_READY)
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest --numprocesses $$($(BIN)/python -c 'import os; print(min(4, os.cpu_count() + 1))') --dist loadfile
 
 test-marked: $(DEV_READY)
 	$(BIN)/pytest --marked
