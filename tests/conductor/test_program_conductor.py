@@ -571,3 +571,24 @@ def test_a_result_while_ranks_are_ended_changes_no_deadline(watched: bool) -> No
             command["kind"] for _, command in conductor.tick(saved_at, saved_at).send if command["kind"] == "kill"
         ] == []
     assert "kill" in [command["kind"] for _, command in conductor.tick(620.5, 620.5).send]
+
+
+def test_a_crash_while_ranks_meet_names_nobody() -> None:
+    """A false value at the store causes it as well, and each rank can write there."""
+    meets, peers = "start-up/meet the others", {(0, rank): COMPLAINS for rank in (1, 2, 3)}
+    for code, name in ((-11, "11 (SIGSEGV)"), (-6, "6 (SIGABRT)"), (-7, "7 (SIGBUS)")):
+        crash = [Act(at_s=2.9, what="exit", code=code, phase=meets)]
+        said = SimulatedProgram(config(), {(0, 0): crash, **peers}).run()["text"]
+        assert said == (
+            f"rank 0 on node n0 was killed by signal {name} in {meets}, while connecting to other hosts: what it runs,"
+            " or what came from them, is at fault"
+        )
+        # On one host, or once they have met, or where its device failed, or another rank did.
+        alone = SimulatedProgram(config(nodes=1, nproc_per_node=4), {(0, 0): crash, **peers}).run()["text"]
+        assert alone == f"rank 0 on node n0 was killed by signal {name} in {meets}"
+        later = [Act(at_s=2.9, what="exit", code=code)]
+        assert SimulatedProgram(config(), {(0, 0): later, **peers}).run()["text"].endswith("in step 7 forward")
+        broken = [Act(at_s=2.9, what="exit", code=code, phase=meets, last=("CUDA error: an illegal address",))]
+        assert SimulatedProgram(config(), {(0, 0): broken, **peers}).run()["text"] == alone
+        both = SimulatedProgram(config(), {(0, 0): crash, (0, 3): [KILLED]}).run()["text"]
+        assert both.startswith("rank 3 on node n1 was killed")

@@ -42,6 +42,7 @@ def _aborted(rank: int, why: str) -> list[str]:
     ]
 
 
+_MET = [f"seatrial: rank {rank} of 6 on a: cpu (x), gloo, local rank 0, process 7" for rank in range(6)]
 _HONEST = [_lost(0), _lost(1), _lost(2)]
 
 
@@ -51,12 +52,17 @@ def _said(
     codes: Sequence[int] = (),
     unread: Sequence[str] = (),
     order: PodOrder | None = None,
+    met: bool = True,
+    out_of_memory: Sequence[int] = (),
 ) -> str:
-    """Return the text of the outcome of a training whose pods printed this and ended."""
+    """Return the text of the outcome of a training whose pods printed this and ended. ``met``: its ranks met before."""
     for number, lines in enumerate(logs):
-        (folder / f"t-{number}.log").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"t-{number}.log").write_text("".join(f"{line}\n" for line in (*(_MET if met else ()), *lines)))
     heard = Heard(folder, None)
-    pods = [ended_pod(number, codes[number] if codes else 1) for number in range(len(logs))]
+    pods = [
+        replace(ended_pod(number, codes[number] if codes else 1), out_of_memory=number in out_of_memory)
+        for number in range(len(logs))
+    ]
     heard.run_log.end_by_exit_codes(pods, under_mpi=False, unread=unread, order=order)
     outcome = heard.outcome(training())
     assert outcome["how"] == "failed"
@@ -347,3 +353,43 @@ def test_a_pod_that_ends_while_the_verdict_waits_is_heard(tmp_path: Path) -> Non
     assert attempt.cleanup(keep=False) == []
     (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
     assert outcome["text"] == "pod trial-1-2-x on node gpu-2 ended with exit code 1"
+
+
+_CONNECTING = (
+    "crashed or ran out of memory while connecting to the ranks of other pods: what it runs, or what came from them, is"
+    " at fault; nothing shows which node is at fault"
+)
+
+
+@pytest.mark.parametrize("number", ["SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGKILL"])
+@pytest.mark.parametrize("other", [[_lost(1)], []])
+def test_a_crash_while_ranks_meet_names_nobody(number: str, other: list[str], tmp_path: Path) -> None:
+    """A false value at the store causes it as well, and each rank can write there."""
+    crashed = [f"seatrial: rank 0 was killed by {number}"]
+    out_of_memory = [0] if number == "SIGKILL" else []
+    said = _said(tmp_path, crashed, other, met=False, out_of_memory=out_of_memory)
+    assert said.endswith(f"pod t-0 on node gpu-1 {_CONNECTING}") or (not other and "t-1 on node gpu-1 ended" in said)
+    assert _said(tmp_path, crashed, [_own(1)], met=False, out_of_memory=out_of_memory).startswith("pod t-1 on")
+    # A rank that has met the others is named, and so is the only pod of a training.
+    assert _said(tmp_path, crashed, other, out_of_memory=out_of_memory).startswith("pod t-0 on")
+    assert _said(tmp_path, crashed, met=False, out_of_memory=out_of_memory).startswith("pod t-0 on")
+
+
+def test_a_rank_that_crashes_after_a_lot_of_output_has_met_the_others(tmp_path: Path) -> None:
+    noise = ["x" * 120] * 20_000
+    crashed = "seatrial: rank 0 was killed by SIGSEGV"
+    assert _said(tmp_path, [*noise, *_MET, *noise, crashed], [_lost(1)], met=False).startswith("pod t-0 on")
+
+
+def test_memory_that_runs_out_while_ranks_meet_names_nobody(tmp_path: Path) -> None:
+    assert _said(tmp_path, [], [_lost(1)], codes=[137, 1], met=False, out_of_memory=[0]).endswith(_CONNECTING)
+    assert _said(tmp_path, [], [_lost(1)], codes=[137, 1], met=True, out_of_memory=[0]).startswith("pod t-0 on")
+    # Nothing shows whether its ranks had met.
+    said = _said(tmp_path, [], [_lost(1)], codes=[137, 1], met=False, out_of_memory=[0], unread=["t-0"])
+    assert "the log of pod t-0 on node gpu-1 was not read to its end" in said
+    killed = ["seatrial: rank 0 was killed by SIGKILL"]
+    assert _said(tmp_path, killed, [_lost(1)], met=False).startswith("pod t-0 on")
+    assert _said(tmp_path, [], [_lost(1)], codes=[137, 1], met=False).startswith("pod t-0 on")
+    # No other rank makes a device fail.
+    broken = ["CUDA error: uncorrectable ECC error encountered", "seatrial: rank 0 was killed by SIGABRT"]
+    assert _said(tmp_path, broken, [_lost(1)], met=False).startswith("pod t-0 on")

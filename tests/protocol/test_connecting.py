@@ -19,6 +19,8 @@ from seatrial.protocol.connecting import may_come_from_others
         ("bootstrap/first barrier", True),
         ("bootstrap/world formed", False),
         ("bootstrap/done world", False),
+        ("start-up/meet the others", True),
+        ("start-up/import torch", False),
         ("links/open the store", False),
         ("links/begin round 1", True),
         ("links/rendezvous at the store", True),

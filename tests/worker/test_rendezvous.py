@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
+import seatrial
 from seatrial.rank.device import open_device
+from seatrial.util.ports import free_port
 from seatrial.worker.rendezvous import form_world, fresh_prefix
+
+_SOURCE = str(Path(seatrial.__file__).parents[1])
 
 
 def meet(store: dist.Store, world_size: int, ranks: range, timeout_s: float = 20.0) -> dict[int, str]:
@@ -91,3 +98,30 @@ def test_a_file_of_the_rendezvous_that_leads_elsewhere_is_refused(kind: str, wor
             dist.destroy_process_group()
     assert ours.exists() == (kind in ("link", "second name"))
     assert not ours.exists() or ours.read_bytes() == b""
+
+
+_RANK_0 = """
+import sys
+from seatrial.rank.device import open_device
+from seatrial.worker.rendezvous import form_world
+try:
+    form_world(sys.argv[1], rank=0, world_size=2, backend="gloo", device=open_device("cpu", 0, 1), timeout_s=20.0)
+except RuntimeError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("address", ["", "x" * 7, "\xff" * 60], ids=["empty", "short", "lengths"])
+def test_a_false_address_at_the_store_ends_no_rank_of_a_training(address: str) -> None:
+    """Gloo would read beyond its end, and the rank that reads it would be the one that crashes."""
+    port = free_port()
+    argv = [sys.executable, "-c", _RANK_0, f"tcp://127.0.0.1:{port}"]
+    rank = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": _SOURCE})
+    try:
+        store = dist.TCPStore("127.0.0.1", port, 2, False, timedelta(seconds=20))
+        store.set("default_pg/0//cpu//0/1", address)
+        said, _ = rank.communicate(timeout=50)
+    finally:
+        rank.kill()
+    assert rank.returncode == 0
+    assert said.startswith("MeetingError the address that rank 1 published at the store, or another one in its name")

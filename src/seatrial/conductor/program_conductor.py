@@ -33,6 +33,7 @@ from seatrial.conductor.script_failures import advice, ended_ranks, how_stopped,
 from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
 from seatrial.conductor.script_timeouts import late_failure
 from seatrial.protocol.commands import AgentReport, DumpStack, FindPort, StartProgram, Terminate
+from seatrial.protocol.connecting import may_come_from_others
 from seatrial.protocol.events import (
     EndEvent,
     ErrorEvent,
@@ -46,6 +47,7 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.protocol.fabric_errors import gave_up
+from seatrial.protocol.own_errors import is_of_device
 from seatrial.protocol.timeouts import NODE_SILENT_S
 from seatrial.util.text import as_name, named_ranks, out_of_memory_words, signal_words
 
@@ -247,15 +249,20 @@ class ProgramConductor(BaseConductor):
         self._stacks[rank] = {**event, "text": text, "state": brief(event["state"]), "wchan": brief(event["wchan"])}
 
     def _receive_exit(self, rank: int, event: ExitEvent, now: float) -> None:
+        code, is_oom, phase = int(event["code"]), "oom_limit_bytes" in event, brief(event["phase"])
+        said = last_lines(event)
         ended = Exit(
             rank=rank,
-            code=int(event["code"]),
+            code=code,
             expected=self._results.get(rank) if self._config.watched else 0,
             ours=bool(event["ours"]),
-            oom=out_of_memory_words(event["oom_limit_bytes"]) if "oom_limit_bytes" in event else "",
+            oom=out_of_memory_words(event["oom_limit_bytes"]) if is_oom else "",
             at=now,
-            phase=brief(event["phase"]),
-            last_lines=last_lines(event),
+            phase=phase,
+            last_lines=said,
+            may_come_from_others=len(set(self._places.values())) > 1
+            and not is_of_device(said)
+            and may_come_from_others(phase, code, is_oom=is_oom),
         )
         self._exits[rank] = ended
         if ended.failed:

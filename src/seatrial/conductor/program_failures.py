@@ -6,10 +6,11 @@ import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.rank_status import Suspicion
+from seatrial.protocol.connecting import FROM_OTHERS
 from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_end_by_watchdog
 from seatrial.protocol.own_errors import own_cause
 from seatrial.util.text import quoted, signal_words
@@ -57,6 +58,8 @@ class Exit:
     """The last phase of the rank."""
     last_lines: tuple[str, ...] = ()
     """The last lines of its output."""
+    may_come_from_others: bool = False
+    """Ranks of other hosts may have ended it, since it was connecting to them."""
 
     @property
     def failed(self) -> bool:
@@ -111,6 +114,8 @@ class Failure:
             error += f" without a traceback; its last line: {quoted(self.last_line, _MAX_TEXT_CHARS)}"
         if first.how == "frozen":
             return f"{ranks} made no progress for {first.waited_s:.0f} s{phase} ({first.detail}) while others waited"
+        if first.may_come_from_others:
+            return f"{ranks} {first.detail}{phase}{error}, while connecting to other hosts: {FROM_OTHERS}"
         if first.how == "error":
             return f"connection between ranks lost; {ranks} {first.detail}reported it first{phase}{error}"
         return f"{ranks} {first.detail}{phase}{error}"
@@ -145,6 +150,10 @@ def first_failure(
     for rank, (cause, message) in errors.items():
         if cause != "fabric":
             return Failure(suspicions=(_suspicion(rank, exits, "failed and did not end"),), text=message)
+    if crashed := [ended for ended in exits.values() if ended.failed and ended.may_come_from_others]:
+        first = min(crashed, key=lambda ended: ended.at)
+        suspicion = replace(_suspicion(first.rank, exits, how_ended(first.code)), may_come_from_others=True)
+        return Failure(suspicions=(suspicion,), text=first.oom)
     rank = next(iter(errors))
     ended = exits.get(rank)
     detail = f"{how_ended(ended.code)} and " if ended is not None else ""
@@ -159,7 +168,7 @@ def lost_nodes(losses: Sequence[Loss]) -> Failure:
 
 
 def only_witnesses(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> bool:
-    """Return whether all ranks that failed so far complain of the fabric, which others may have broken."""
+    """Return whether others may have caused the failures of all ranks so far."""
     return not _own_failures(exits, errors) and all(cause == "fabric" for cause, _ in errors.values())
 
 
@@ -170,7 +179,9 @@ def only_stop_signals(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str,
 
 
 def _own_failures(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> list[Exit]:
-    return [ended for rank, ended in exits.items() if ended.failed and errors.get(rank, ("", ""))[0] != "fabric"]
+    of_others = {rank for rank, (cause, _) in errors.items() if cause == "fabric"}
+    of_others |= {rank for rank, ended in exits.items() if ended.may_come_from_others and rank not in errors}
+    return [ended for rank, ended in exits.items() if ended.failed and rank not in of_others]
 
 
 def _suspicion(rank: int, exits: Mapping[int, Exit], detail: str) -> Suspicion:

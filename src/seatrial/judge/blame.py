@@ -33,6 +33,7 @@ from seatrial.judge.step_view import (
 )
 from seatrial.judge.trial import AgentEnd, ErrorRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
+from seatrial.protocol.connecting import FROM_OTHERS
 from seatrial.protocol.fabric_errors import MTU_ACTION
 from seatrial.protocol.timeouts import patience_s
 from seatrial.util.text import all_named, all_of, as_name, named_ranks, out_of_memory_words, quoted
@@ -324,7 +325,7 @@ def _crashed(view: StepView) -> list[Finding]:
     (rank, ending), *more = sorted(view.crashed.items())
     oom = f" ({out_of_memory_words(ending.oom_limit_bytes)})" if ending.oom else ""
     what = f"{view.trial.label(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase)}{oom}"
-    what += ", while connecting to other nodes: what it runs, or what came from them, is at fault"
+    what += f", while connecting to other nodes: {FROM_OTHERS}"
     what += f"; {named_ranks([other for other, _ in more])} ended there, too" if more else ""
     evidence = (*view.evidence(rank), *view.waiting((rank,)))
     if view.trial.missing:

@@ -10,11 +10,16 @@ from __future__ import annotations
 import re
 import signal
 
+TRAINING_MEETS = "start-up/meet the others"
+"""The phase of a training from the opening of its store to the line in which a rank says on which host it is."""
 _PHASES = re.compile(
     "bootstrap/(?:done store|begin world|meet at the store|first barrier)"
+    rf"|{TRAINING_MEETS}"
     r"|links/(?:done store|(?:begin|done) round \d{1,9}|rendezvous at the store|.{1,100} turn \d{1,9})"
 )
 """Where a rank waits at the store or forms a group: from the opening of the store until the group is formed."""
+FROM_OTHERS = "what it runs, or what came from them, is at fault"
+"""The end of a sentence about such a rank."""
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that a process causes by itself."""
 

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 _POLL_S = 0.02
 
 
-def form_world(init: str, *, rank: int, world_size: int, backend: str, device: Device, timeout_s: float) -> None:
+def form_world(init: str, *, rank: int, world_size: int, backend: str, device: Device, timeout_s: float) -> dist.Store:
     """Rendezvous at ``init`` and form the group of all ranks.
 
-    Raises what torch raises: RuntimeError, ValueError or OSError.
+    Returns the store of the group, which the caller keeps for as long as there are groups. Raises MeetingError and what
+    torch raises: RuntimeError, ValueError or OSError.
 
     Args:
         init: ``env://``, ``tcp://HOST:PORT`` or ``file:///PATH``.
@@ -47,17 +48,23 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: D
         options["device_id"] = device.torch
     if not has_libuv():
         os.environ["USE_LIBUV"] = "0"
+    store: dist.Store
+    store, _, _ = next(dist.rendezvous(init, rank, world_size, timeout=timeout))
+    store.set_timeout(timeout)
+    prefix = "default_pg"
     if init == "env://" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # The store of torchrun survives its restarts, with the addresses of ranks that are gone: Gloo may try to
         # connect to those forever (torch 2.13). So each restart attempt uses a separate key prefix.
-        store, _, _ = next(dist.rendezvous(init, timeout=timeout))
         prefix = fresh_prefix(store, rank, world_size, timeout_s)
-        options["store"] = dist.PrefixStore(prefix, store)
-    else:
-        options["init_method"] = init
-    if init != "env://" or "store" in options:
-        options |= {"rank": rank, "world_size": world_size}
-    dist.init_process_group(torch_backend(backend), timeout=timeout, **options)
+    store = dist.PrefixStore(prefix, store)
+    if backend == "gloo":
+        from seatrial.rank.gloo_store import GlooStore
+
+        store = GlooStore(store, range(world_size))
+    dist.init_process_group(
+        torch_backend(backend), store=store, rank=rank, world_size=world_size, timeout=timeout, **options
+    )
+    return store
 
 
 def fresh_prefix(store: dist.Store, rank: int, world_size: int, timeout_s: float) -> str:

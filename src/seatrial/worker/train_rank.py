@@ -20,6 +20,7 @@ from urllib.parse import urlparse
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import require_ours
 from seatrial.probe.cpu import usable_cores
+from seatrial.protocol.connecting import TRAINING_MEETS
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
 from seatrial.worker.digests import difference, voters
@@ -29,6 +30,8 @@ from seatrial.worker.train_report import TrainReporter
 from seatrial.worker.train_spec import TrainSpec
 
 if TYPE_CHECKING:
+    import torch.distributed as dist
+
     from seatrial.training.outcome import Outcome
     from seatrial.training.profile import StepProfile
 
@@ -111,8 +114,9 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
     reporter.enter("start-up/open device")
     device = open_device(spec.device, _device_index(spec, identity), _threads(identity.local_world_size))
     backend = device.backend if spec.backend == "auto" else spec.backend
-    reporter.enter("start-up/meet the others")
-    _rendezvous(spec, identity, backend, device)
+    reporter.enter(TRAINING_MEETS)
+    # Groups of torch read it for as long as they exist, and do not keep it.
+    store = _rendezvous(spec, identity, backend, device)
     # Only now: a rank that waits in C++ for the others would not run a Python handler, and has nothing to save.
     _catch_stop_signals(stop_signals)
     machines = _machines(identity.world_size, device)
@@ -152,6 +156,7 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
     code = _exit_code(result)
     reporter.enter("end")
     close_world()
+    del store
     reporter.result(code, result)
     return code
 
@@ -189,9 +194,9 @@ def _device_index(spec: TrainSpec, identity: RankIdentity) -> int:
     return identity.local_rank % max(torch.cuda.device_count(), 1)
 
 
-def _rendezvous(spec: TrainSpec, identity: RankIdentity, backend: str, device: Device) -> None:
+def _rendezvous(spec: TrainSpec, identity: RankIdentity, backend: str, device: Device) -> dist.Store:
     try:
-        form_world(
+        return form_world(
             spec.init,
             rank=identity.rank,
             world_size=identity.world_size,

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 
 from seatrial.conductor.program_failures import Exit, fabric_error, has_raised, says_why_aborted
+from seatrial.protocol.connecting import FROM_OTHERS, TRAINING_MEETS, may_come_from_others
+from seatrial.protocol.own_errors import is_of_device
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.text import all_named
@@ -18,6 +20,8 @@ _SAID = re.compile(
 )
 """What a rank of a training says when it fails (``worker/train_rank.py``), and the parent of the ranks of a pod about
 one that says nothing (``worker/train_spawn.py``)."""
+MET = re.compile(rb"^seatrial: rank (\d{1,9}) of \d{1,9} on ", re.MULTILINE)
+"""The line of a rank of a training that has met the others (``worker/train_report.py``)."""
 _OF_RANK = re.compile(r"\brank ?(\d{1,9})\]", re.IGNORECASE)
 """The mark of a rank before a line of torch: ``[rank0]:[E ProcessGroupNCCL.cpp:2068] [PG ID 0 Rank 0] ...``."""
 _LAST_LINES = 20
@@ -32,24 +36,31 @@ class Shown(IntEnum):
     """It failed by itself."""
     UNKNOWN = 2
     """It has not ended, or its log has not been read to the end."""
-    ABORTED = 3
+    CRASHED = 3
+    """It crashed, or ran out of memory, before its ranks had met those of the other pods, which may have caused it."""
+    ABORTED = 4
     """Several of its ranks aborted, some of them because of a connection, and nothing shows which ones."""
-    LOST_PEERS = 4
+    LOST_PEERS = 5
     """All ranks that failed complain of the connections to others."""
-    STOPPED = 5
+    STOPPED = 6
     """It was deleted, as controllers do when another pod has failed."""
-    MISSED = 6
+    MISSED = 7
     """It ended with 1 in a training that came to its end, and no rank of it says that it failed: all ranks end so when
     the target is missed, a number is NaN or the digests differ."""
 
 
 def shown_by(
-    lines: Mapping[PodStatus, Sequence[str]], unread: Collection[str], *, has_result: bool | None
+    lines: Mapping[PodStatus, Sequence[str]],
+    unread: Collection[str],
+    *,
+    met: Mapping[PodStatus, Collection[int]] | None,
+    has_result: bool | None,
 ) -> dict[PodStatus, Shown]:
     """Return what each pod that failed shows.
 
     Args:
         lines: What each of them has printed.
+        met: The ranks of each of them that had met the others before; None: there are no other pods.
         unread: Names of pods that may have printed more.
         has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work;
             None where it may have, since its log was not read.
@@ -60,15 +71,27 @@ def shown_by(
     for pod, printed in lines.items():
         was_stopped = bool(pod.stop) or (pod.deleted and some_stay)
         is_read = pod.name not in unread
-        shown[pod] = _shown(pod, printed, is_read=is_read, was_stopped=was_stopped, has_result=has_result)
+        met_here = None if met is None else met[pod]
+        shown[pod] = _shown(pod, printed, met_here, is_read=is_read, was_stopped=was_stopped, has_result=has_result)
     return shown
 
 
-def _shown(pod: PodStatus, lines: Sequence[str], *, is_read: bool, was_stopped: bool, has_result: bool | None) -> Shown:
-    of_ranks = _by_rank(lines)
+def _shown(
+    pod: PodStatus,
+    lines: Sequence[str],
+    met: Collection[int] | None,
+    *,
+    is_read: bool,
+    was_stopped: bool,
+    has_result: bool | None,
+) -> Shown:
+    of_ranks = _by_rank(lines, met, is_oom=pod.out_of_memory)
     worst = min(of_ranks.values(), default=Shown.UNKNOWN)
     if was_stopped:
         return worst if worst <= Shown.FAILED else Shown.STOPPED
+    if pod.out_of_memory and (worst == Shown.CRASHED or (met is not None and not met and worst > Shown.FAILED)):
+        # A kernel that ends all processes of the pod leaves none that could say it.
+        return Shown.CRASHED if is_read else Shown.UNKNOWN
     if pod.killed or pod.out_of_memory:
         return Shown.KILLED
     if worst <= Shown.FAILED or pod.never_ran:
@@ -113,6 +136,11 @@ def undecided(shown: Mapping[PodStatus, Shown]) -> str:
     if lost := by_shown[Shown.LOST_PEERS]:
         where = "between" if len(lost) > 1 else "to others of"
         parts.append(f"the connection {where} {named_pods(lost)} was lost")
+    if crashed := by_shown[Shown.CRASHED]:
+        parts.append(
+            f"{named_pods(crashed)} crashed or ran out of memory while connecting to the ranks of other pods:"
+            f" {FROM_OTHERS}"
+        )
     if aborted := by_shown[Shown.ABORTED]:
         parts.append(f"nothing shows why the ranks of {named_pods(aborted)} aborted")
     if unread := [pod for pod in unknown if pod.state == "ended"]:
@@ -131,10 +159,14 @@ def named_pods(pods: Sequence[PodStatus]) -> str:
     return all_named("pod", [pod.label.removeprefix("pod ") for pod in pods])
 
 
-def _by_rank(lines: Sequence[str]) -> dict[int, Shown]:
-    """Return what each rank that failed shows, by the first line that says so: its end follows from what it said."""
+def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool) -> dict[int, Shown]:
+    """Return what each rank that failed shows, by the first line that says so: its end follows from what it said.
+
+    ``met``: ranks that had met the others before; None: all. ``is_oom``: memory of the pod ran out.
+    """
     shown: dict[int, Shown] = {}
     aborted: dict[int, list[str]] = {}
+    codes: dict[int, int] = {}
     for line in lines:
         said = _SAID.search(line)
         if said is None or (rank := int(said["rank"])) in shown or rank in aborted:
@@ -149,7 +181,20 @@ def _by_rank(lines: Sequence[str]) -> dict[int, Shown]:
         else:
             is_kill = said["signal"] not in (None, signal.SIGTERM.name)
             shown[rank] = Shown.KILLED if is_kill else Shown.FAILED
-    return {**shown, **_by_aborted_rank(aborted, lines)} if aborted else shown
+        if said["signal"]:
+            codes[rank] = -getattr(signal.Signals, said["signal"], 0)
+    if aborted:
+        shown |= _by_aborted_rank(aborted, lines)
+    early = {
+        rank
+        for rank, code in codes.items()
+        if shown[rank] <= Shown.FAILED
+        and met is not None
+        and rank not in met
+        and may_come_from_others(TRAINING_MEETS, code, is_oom=is_oom and -code == signal.SIGKILL)
+    }
+    # No answer of another rank makes a GPU complain.
+    return shown | dict.fromkeys(early, Shown.CRASHED) if early and not is_of_device(lines) else shown
 
 
 def _by_aborted_rank(aborted: Mapping[int, list[str]], lines: Sequence[str]) -> dict[int, Shown]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import signal
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 from seatrial.errors import RequestError
 from seatrial.evidence.findings import Finding
+from seatrial.files import open_to_read
 from seatrial.judge.conclude import conclude
 from seatrial.protocol import fields
 from seatrial.protocol.events import (
@@ -27,7 +29,7 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.targets.job import Job, Processes
-from seatrial.targets.kubernetes.pod_failures import first_to_fail, named_pods, only_missed, shown_by, undecided
+from seatrial.targets.kubernetes.pod_failures import MET, first_to_fail, named_pods, only_missed, shown_by, undecided
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.launcher_messages import reason
@@ -48,6 +50,8 @@ _LAST_LINES = 20
 _LAST_BYTES = 16_000
 _JUDGED_BYTES = 1 << 20
 """The end of a log that is searched for the failures of ranks. C++ prints a stack of kilobytes for each of them."""
+_BEGINNING_BYTES = 16 << 20
+"""The beginning of a log in which ranks say that they have met. NCCL prints some hundred kilobytes before, if asked."""
 _DAMAGE_CHARS = 200
 _MOST_RESULT_LINES = 1_000
 _LINE_CHARS = 4_000
@@ -445,7 +449,15 @@ class RunLog:
         lines = {pod: self._last_output(pod, _JUDGED_BYTES).splitlines() for pod in failed}
         may_have_result = not under_mpi and first is not None and first.name in unread
         has_result = bool(self._result) and not under_mpi
-        shown = shown_by(lines, unread, has_result=has_result or (None if may_have_result else False))
+        # Under MPI the log of the launcher has what all ranks print.
+        met = {pod: self._ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
+        num_pods = sum(not pod.is_launcher for pod in pods)
+        shown = shown_by(
+            lines,
+            unread,
+            met=met if num_pods > 1 else None,
+            has_result=has_result or (None if may_have_result else False),
+        )
         # Each rank of a training that misses its target ends with 1, and so does the pod that prints the result.
         missed = has_result and first is not None and first.exit_code == 1 and only_missed(shown)
         if not failed or missed:
@@ -541,6 +553,12 @@ class RunLog:
         added = self._source.event(event)
         self._on_event(added)
         return added
+
+    def _ranks_that_met(self, pod: PodStatus) -> set[int]:
+        """Return the ranks that say in the log of a pod that they have met the others."""
+        with contextlib.suppress(OSError), open_to_read(self._folder / f"{pod.name}.log", run_folder=True) as log:
+            return {int(rank) for rank in MET.findall(log.read(_BEGINNING_BYTES))}
+        return set()
 
     def _last_lines(self, pod: PodStatus) -> list[str]:
         return self._last_output(pod).splitlines()[-_LAST_LINES:]
