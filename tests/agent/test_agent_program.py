@@ -19,6 +19,7 @@ from agent.stub_conductor import StubConductor
 
 from seatrial.agent.program_ranks import Relay
 from seatrial.probe.process import read_process
+from seatrial.util.job_signals import those_for_ranks_held_back
 from seatrial.util.ports import free_port
 
 _PROGRAM: dict[str, Any] = {"watched": False, "shown": [0, 1], "world_size": 4, "group_rank": 1, "nnodes": 2}
@@ -60,6 +61,20 @@ def test_a_signal_to_save_reaches_the_ranks_of_a_script(conductor: StubConductor
     conductor.send({"kind": "stop"})
     assert conductor.hear_out() == 0
     assert conductor.of("signal") == []
+
+
+def test_an_agent_hears_signals_for_ranks_that_were_held_back(tmp_path: Path) -> None:
+    with those_for_ranks_held_back():
+        stub = StubConductor(tmp_path)
+    stub.send({"kind": "welcome", "run": "x"})
+    start(stub, _SAVES)
+    until_shown(stub, "ready")
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        stub.agent.send_signal(number)
+        until_shown(stub, f"saves at {number:d}")
+    stub.send({"kind": "stop"})
+    assert stub.hear_out() == 0
+    stub.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -222,12 +223,26 @@ def test_a_stack_in_pieces_is_read_whole_and_no_older_one(start_stand_in: StartS
         "def answer(*_):\n    for n in range(50): os.write(stack_fd, b'File %d\\n' % n); time.sleep(0.05 * (n == 25))\n"
         "signal.signal(signal.SIGUSR1, answer)\n"
         "mmap.mmap(phase_fd, 512)[:18] = struct.pack('<QQH', 1, 1, 0)\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])\n"
         "print('up', flush=True)\nwhile True: time.sleep(1)\n"
     )
     _until(lambda: process.read(process.output_fd)[0])
     process.ask_stack()
     text = process.stack_event(time.monotonic() + 20)["text"]
     assert text.splitlines() == [f"File {number}" for number in range(50)]
+
+
+def test_signals_to_all_processes_of_a_job_end_no_rank_that_starts(start_stand_in: StartStandIn) -> None:
+    """The default would end it, and it would be named. The rank of a script has what it would have without us."""
+    process = start_stand_in("time.sleep(0.5); print('lives', flush=True); time.sleep(60)")
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        process.signal(number)
+    assert _until(lambda: process.read(process.output_fd)[0]) == [b"lives"]
+    print_mask = "import signal; print(len(signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {10, 12}))"
+    argv = [sys.executable, "-c", print_mask]
+    script = RankProcess(0, 0, os.environ, io.BytesIO(), argv=argv, watched=False)
+    assert _ended(script)["last_lines"] == ["0"]
+    script.close()
 
 
 def test_the_real_worker_reports_its_rank_and_stack_and_quits() -> None:
@@ -248,6 +263,8 @@ def test_the_real_worker_reports_its_rank_and_stack_and_quits() -> None:
         planted=[],
     )
     process = RankProcess(1, 0, os.environ, io.BytesIO(), start=start)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        process.signal(number)
     decoder = Decoder()
 
     def event() -> dict[str, Any] | None:
@@ -259,6 +276,9 @@ def test_the_real_worker_reports_its_rank_and_stack_and_quits() -> None:
         assert (ready["kind"], ready["rank"], ready["pid"], ready["device_type"]) == ("rank", 1, process.pid, "cpu")
         assert (ready["backend"], ready["threads"]) == ("gloo", 1)
         assert process.status()[3] == "ready"
+        # As launchers and systemd send them to all processes of a job.
+        for number in (signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
+            process.signal(number)
         process.ask_stack()
         stack = process.stack_event(time.monotonic() + 10)
         assert "worker/worker_main.py" in stack["text"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from seatrial.conductor.rank_status import (
     Suspicion,
     alone_at_deadline,
     at_deadline,
+    dead,
     find_ahead,
     idle,
     outside,
@@ -380,3 +382,11 @@ def test_a_sentence_in_place_of_a_state_is_cut_to_its_letter() -> None:
     statuses = {2: _status()}
     take_status(statuses, {"2": ["S, as node n0 is broken", 0.0, 1, "x"]}, NOW)
     assert statuses[2].state == "S"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_that_ends_agents_may_be_that_of_a_job_that_ends(number: signal.Signals) -> None:
+    """systemd sends SIGTERM and SIGHUP to all processes, and a rank may get either first."""
+    for code in (-number, 128 + number):
+        assert dead(0, "", code, is_oom=False, num_hosts=1, device_lines=()).stopped_from_outside
+    assert not dead(0, "", -signal.SIGSEGV, is_oom=False, num_hosts=1, device_lines=()).stopped_from_outside

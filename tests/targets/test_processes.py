@@ -56,10 +56,21 @@ def test_a_disk_that_answers_nothing_holds_up_no_look(tmp_path: Path, monkeypatc
     assert agents.cleanup() == []
 
 
-def test_only_an_agent_that_has_joined_gets_a_signal_for_its_ranks(tmp_path: Path) -> None:
-    """It would end a launcher, ssh, and an agent that is not ready for it."""
+def test_a_signal_to_all_processes_of_a_job_ends_no_agent_that_starts(tmp_path: Path) -> None:
+    """The default of SIGUSR1 would; a launcher may be any program, and takes the signal as it does without us."""
+    waits = "import time; time.sleep(0.5); print('lives')"
     agents = Agents()
-    sleeps = python("import time; time.sleep(60)")
+    agents.submit([replace(python(waits, 0), is_agent=True), python(waits, 1)], tmp_path, [], never)
+    for process in agents.processes.values():
+        process.send_signal(signal.SIGUSR1)
+    assert [process.wait(30) for process in agents.processes.values()] == [0, -signal.SIGUSR1]
+    agents.cleanup()
+
+
+def test_only_an_agent_that_has_joined_gets_a_signal_for_its_ranks(tmp_path: Path) -> None:
+    """It would end a launcher and ssh, and is not for an agent that is not ready for it."""
+    agents = Agents()
+    sleeps = python("import signal, time; signal.pthread_sigmask(signal.SIG_UNBLOCK, [10]); time.sleep(60)")
     commands = [replace(sleeps, nodes=(node,), is_agent=node != 1) for node in range(3)]
     agents.submit(commands, tmp_path, [], never)
     agents.pass_on(signal.SIGUSR1, {0, 1})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,44 @@ def test_ranks_import_nothing_from_the_working_folder(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "digests of all ranks equal" in done.stdout
     assert not marker.exists(), marker.read_text()
+
+
+def test_signals_to_a_whole_job_end_no_training_before_it_saves(tmp_path: Path) -> None:
+    """Launchers send SIGUSR1 and SIGUSR2 to all, and systemd SIGTERM and then SIGHUP, which may come first."""
+    recipe = make_recipe("digits", model="toy", epochs=100_000, lr=0.01)
+    checkpoints = tmp_path / "checkpoints"
+    node = Spawn(nnodes=1, node_rank=0, nproc_per_node=2)
+    spec = TrainSpec(recipe=recipe, device="cpu", spawn=node, checkpoint_dir=str(checkpoints), save_every=1)
+    environ = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    process = subprocess.Popen(
+        [*module_argv(sys.executable, "seatrial.worker.train_main"), spec.to_json()],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    def signal_all(*numbers: signal.Signals) -> None:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for number in numbers:
+            for pid in (process.pid, *map(int, children)):
+                os.kill(pid, number)
+
+    try:
+        until = time.monotonic() + 50
+        while not list(checkpoints.glob("step-*")):
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        signal_all(signal.SIGUSR1, signal.SIGUSR2)
+        time.sleep(0.5)
+        signal_all(signal.SIGTERM, signal.SIGHUP)
+        printed = process.communicate(timeout=50)[0]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, printed
+    assert "the training is saved" in printed
 
 
 def test_each_rank_that_could_not_say_why_it_ended_is_told(capfd: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ from typing import cast
 
 from seatrial.agent.control_connection import ControlConnection
 from seatrial.agent.controller_search import JOIN_SIGNALS, ControllerSearch, in_pod
-from seatrial.agent.guardian import ENDING, FOR_RANKS, guard
+from seatrial.agent.guardian import ENDING, guard
 from seatrial.agent.supervisor import Agent
 from seatrial.environment.interface_choice import MARK, choose
 from seatrial.environment.secret_variable import take_secret
@@ -48,6 +48,7 @@ from seatrial.protocol.munge import MungeError, make_credential, read_credential
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 from seatrial.util.file_limit import raise_file_limit
+from seatrial.util.job_signals import for_ranks, unless_ignored
 
 _REPORT_S = 10.0
 """After this time, and each time that it has doubled, an agent in a pod writes into the log what it waits for."""
@@ -66,7 +67,7 @@ def main() -> None:
     # The token must not be inherited by the ranks, which run whatever torch loads; the guardian needs none.
     token = take_secret("SEATRIAL_TOKEN")
     signals: list[int] = []
-    for_ranks: list[int] = []
+    signals_for_ranks: list[int] = []
     heard_at: dict[int, float] = {}
     agent: Agent | None = None
 
@@ -79,7 +80,7 @@ def main() -> None:
 
     def on_rank_signal(number: int, frame: FrameType | None) -> None:
         if not is_repeated(number):
-            for_ranks.append(number)
+            signals_for_ranks.append(number)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         # Of those that end the agent, systemd sends two at once: SIGHUP follows its SIGTERM.
@@ -93,18 +94,16 @@ def main() -> None:
     try:
         require_own_number()
         # The default would end the agent. Were they ignored, the ranks would inherit that.
-        for number in FOR_RANKS:
+        for number in for_ranks():
             signal.signal(number, on_rank_signal)
         guard()
         raise_file_limit()  # each rank takes seven descriptors
-        for number in ENDING:
-            # An ignored SIGHUP is the wish of nohup. A shell ignores SIGINT for its background jobs.
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, on_signal)
+        for number in unless_ignored(ENDING):
+            signal.signal(number, on_signal)
         # The process that became this one held them back (run/external_launcher.py).
         signal.pthread_sigmask(signal.SIG_UNBLOCK, JOIN_SIGNALS)
         agent = _join(token)
-        code = agent.serve(signals, for_ranks)
+        code = agent.serve(signals, signals_for_ranks)
     except SeatrialError as error:
         print(f"seatrial agent: {error}", file=sys.stderr)
         code = error.exit_code

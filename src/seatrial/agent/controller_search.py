@@ -19,10 +19,11 @@ from pathlib import Path
 
 from seatrial.probe import network
 from seatrial.probe.names import is_loopback
+from seatrial.util.job_signals import FOR_RANKS
 from seatrial.util.text import and_list
 
-JOIN_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Signals that end an agent at once while it searches."""
+JOIN_SIGNALS = (signal.SIGTERM, signal.SIGINT, *FOR_RANKS)
+"""Signals that are held back until an agent handles them: the first two end it at once while it searches."""
 _FIRST_QUERY_S = 1.0
 """From the start of an agent in a pod to its first question: pods of one run begin up to 1.5 s apart."""
 _SPREAD_S = 1.0

@@ -15,6 +15,7 @@ import signal
 
 from seatrial.agent import orphans
 from seatrial.errors import SeatrialError
+from seatrial.util.job_signals import FOR_RANKS
 
 END_AT_ONCE = signal.SIGALRM
 """Has the guardian kill the agent, and all that the agent leaves behind. It ends any other process as well. Launchers
@@ -22,8 +23,6 @@ pass it on, and nobody but seatrial sends it: SIGUSR1 and SIGUSR2 are for the us
 _PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Each of them ends an agent in order."""
-FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
-"""The usual "save now", which launchers send to all that they have started: it is for the script of a user."""
 _PASSED_ON = frozenset({*ENDING, *FOR_RANKS})
 _HEARD = _PASSED_ON | {signal.SIGCHLD, END_AT_ONCE}
 _WAIT_S = 1.0

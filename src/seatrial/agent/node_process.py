@@ -15,6 +15,7 @@ from seatrial.environment import self_location
 from seatrial.protocol.commands import NodeStep, WatchEnd, WatchStep
 from seatrial.protocol.events import Event, NodeDoneEvent
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder
+from seatrial.util.job_signals import those_for_ranks_held_back
 
 _KINDS = ("facts", "node_done")
 _EXIT_S = 1.0
@@ -27,13 +28,14 @@ class NodeProcess:
     """``worker.node_main`` and the pipes to it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            self_location.module_argv(sys.executable, "seatrial.worker.node_main"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            env={**environ, "SEATRIAL_AGENT_PID": str(os.getpid())},
-        )
+        with those_for_ranks_held_back():
+            self._process = subprocess.Popen(
+                self_location.module_argv(sys.executable, "seatrial.worker.node_main"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                env={**environ, "SEATRIAL_AGENT_PID": str(os.getpid())},
+            )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._commands = CommandPipe(self._process.stdin)
         self.fd = self._process.stdout.fileno()

@@ -21,6 +21,7 @@ from seatrial.probe import process
 from seatrial.protocol import phase_page
 from seatrial.protocol.commands import Quit, RankCommand, StartRank
 from seatrial.protocol.events import ExitEvent, StackEvent
+from seatrial.util.job_signals import those_for_ranks_held_back
 
 _MAX_LAST_LINES = 40
 _MAX_LAST_LINE_BYTES = 500
@@ -111,23 +112,25 @@ class RankProcess:
         self._stack_read, stack_write = os.pipe()
         passed = {"EVENT": event_write, "PHASE": self._phase_fd, "STACK": stack_write} if watched else {}
         child = [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid())]
-        self._process = subprocess.Popen(
-            self_location.module_argv(sys.executable, "seatrial.worker.worker_main")
-            if argv is None
-            else [*child, *argv],
-            stdin=subprocess.PIPE if argv is None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=cwd,
-            pass_fds=(*passed.values(), *launcher_fds(environ)),
-            env={
-                **environ,
-                **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},
-                **({"SEATRIAL_AGENT_PID": str(os.getpid())} if argv is None else {}),
-                "PYTHONUNBUFFERED": "1",
-            },
-        )
+        # Neither the signal for stacks nor the other one has a handler yet; those of a script are its own.
+        with those_for_ranks_held_back() if watched else contextlib.nullcontext():
+            self._process = subprocess.Popen(
+                self_location.module_argv(sys.executable, "seatrial.worker.worker_main")
+                if argv is None
+                else [*child, *argv],
+                stdin=subprocess.PIPE if argv is None else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=cwd,
+                pass_fds=(*passed.values(), *launcher_fds(environ)),
+                env={
+                    **environ,
+                    **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},
+                    **({"SEATRIAL_AGENT_PID": str(os.getpid())} if argv is None else {}),
+                    "PYTHONUNBUFFERED": "1",
+                },
+            )
         os.close(event_write)
         os.close(stack_write)
         os.set_blocking(self._stack_read, False)
@@ -231,7 +234,7 @@ class RankProcess:
     def ask_stack(self) -> None:
         """Ask for the Python stack of all threads. A stopped process cannot answer and is not asked."""
         seen = process.read_process(self.pid)
-        # Before its first phase a rank has no handler yet, and the signal would kill it.
+        # Before its first phase a rank has no handler yet.
         if seen is not None and seen.state not in ("T", "t", "Z", "X") and self._phases.read()[0] > 0:
             with contextlib.suppress(OSError):
                 os.read(self._stack_read, 1 << 16)  # an earlier answer that came too late

@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any, cast
 
 from seatrial import __version__
-from seatrial.agent.guardian import FOR_RANKS
 from seatrial.checks import registry
 from seatrial.conductor.actions import Conductor
 from seatrial.conductor.config import ProgramConfig, TrialConfig
@@ -41,6 +40,7 @@ from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Driver
 from seatrial.util.file_limit import raise_file_limit
+from seatrial.util.job_signals import FOR_RANKS, STOPPING, collector, for_ranks, handled, unless_ignored
 from seatrial.util.text import all_named
 
 _JOIN_S = 60.0
@@ -52,9 +52,6 @@ _OTHER_FILES = 512
 """Files besides: strangers at the control port, logs, libraries."""
 _READ = ("log", "output", "progress")
 """Messages that somebody reads besides the conductor. What nobody reads must not fill the log of a pod."""
-_TOGETHER_S = 1.0
-"""Different signals that come within this time are one."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 OnEvent = Callable[[dict[str, Any]], None]
 OnMessage = Callable[[dict[str, Any]], None]
@@ -349,7 +346,7 @@ def _config(job: Job) -> TrialConfig:
 def catch_questions() -> Iterator[list[int]]:
     """Collect SIGQUIT, and the signals for the ranks of a script, in a list: they would end this process."""
     questions: list[int] = []
-    with _handled((signal.SIGQUIT, *FOR_RANKS), lambda number, frame: questions.append(number)):
+    with handled((signal.SIGQUIT, *for_ranks()), lambda number, frame: questions.append(number)):
         yield questions
 
 
@@ -361,41 +358,16 @@ def catch_signals() -> Iterator[list[int]]:
     the ranks of a script, which launchers send to all processes of a job, do nothing.
     """
     signals: list[int] = []
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    first_at = 0.0
+    collect = collector(signals)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal first_at
-        # systemd sends SIGHUP with its SIGTERM; a person who hurries types the same signal twice.
-        if signals and number != signals[0] and time.monotonic() - first_at < _TOGETHER_S:
-            return
-        first_at = first_at or time.monotonic()
-        signals.append(number)
+        collect(number, frame)
         if len(signals) > 1:
             restore()
 
-    for number in _SIGNALS:
-        # An ignored SIGHUP is the wish of nohup. A shell ignores SIGINT for its background jobs, which is not a wish.
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, on_signal)
-    try:
-        with _handled(FOR_RANKS, lambda number, frame: None):  # what is ignored here, children would ignore as well
-            yield signals
-    finally:
-        restore()
-
-
-@contextlib.contextmanager
-def _handled(numbers: Sequence[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have these signals handled, and restore the former handlers."""
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
+    # Children would ignore what this process ignores.
+    with (
+        handled(unless_ignored(STOPPING), on_signal) as restore,
+        handled(for_ranks(), lambda number, frame: None),
+    ):
+        yield signals

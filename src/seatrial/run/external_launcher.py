@@ -215,7 +215,7 @@ def become_agent(job: Processes, rendezvous: Rendezvous) -> NoReturn:
     """Replace this process by its agent. Does not return."""
     warn_unprotected(rendezvous)
     command = agent_command(job, rendezvous.number, control=rendezvous.control, token=rendezvous.agent_token)
-    # Process 1 of a pod would ignore a signal that arrives before the agent has its handlers.
+    # Process 1 of a pod would ignore a signal that arrives before the agent has its handlers; any other would end.
     signal.pthread_sigmask(signal.SIG_BLOCK, JOIN_SIGNALS)
     os.execve(command.argv[0], command.argv, {**os.environ, **command.env})
 

@@ -19,6 +19,7 @@ from seatrial.errors import RequestError
 from seatrial.files import open_to_append, open_to_read
 from seatrial.targets.command import Command
 from seatrial.targets.host_of_node import HostOfNode
+from seatrial.util.job_signals import those_for_ranks_held_back
 from seatrial.util.text import quoted
 
 Attach = Callable[[socket.socket, bytes, int], None]
@@ -80,6 +81,8 @@ class Agents:
                     raise RequestError(
                         f"{path} cannot be written ({error.strerror or error}); name another folder with --out."
                     ) from error
+                if command.is_agent:
+                    stack.enter_context(those_for_ranks_held_back())
                 self._open_logs.append(os.dup(log.fileno()))
                 theirs: socket.socket | None = None
                 if command.feed is not None:

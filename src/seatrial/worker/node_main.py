@@ -17,6 +17,7 @@ from seatrial.protocol.commands import NodeStep
 from seatrial.protocol.events import Event, NodeDoneEvent
 from seatrial.protocol.wire import Decoder, encode
 from seatrial.rank.node_context import NodeContext, Watcher
+from seatrial.util.job_signals import ignore_those_for_ranks
 from seatrial.worker.parent import die_with_parent
 
 _TICK_S = 1.0
@@ -25,8 +26,10 @@ _TICK_S = 1.0
 def main() -> None:
     """Carry out the steps that the agent passes on, until it closes the pipe or kills this process."""
     die_with_parent()
-    # Ctrl-C in a terminal is for the controller.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_those_for_ranks()
+    # Ctrl-C in a terminal is for the controller, and SIGHUP for the agent, which ends this process.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     # A library that prints must not write between our lines.
     out = os.dup(1)
     os.dup2(2, 1)

@@ -15,6 +15,7 @@ import sys
 from seatrial.environment.self_location import exit_on_sigterm
 from seatrial.errors import SeatrialError
 from seatrial.mpi_backend.finalize import leave
+from seatrial.util.job_signals import ignore_those_for_ranks
 from seatrial.worker.parent import SPAWNED_BY, die_with_parent
 from seatrial.worker.train_rank import RankIdentity, run_rank
 from seatrial.worker.train_spawn import spawn
@@ -24,6 +25,7 @@ from seatrial.worker.train_spec import TrainSpec
 def main() -> None:
     """Train as one rank, or start the ranks of this node; end the process with the exit code."""
     exit_on_sigterm()
+    ignore_those_for_ranks()
     if SPAWNED_BY in os.environ:
         # As of Ctrl-C: a rank that trains saves first.
         die_with_parent(SPAWNED_BY, signal.SIGINT)

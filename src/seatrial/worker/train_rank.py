@@ -13,7 +13,6 @@ import traceback
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
@@ -23,6 +22,7 @@ from seatrial.probe.cpu import usable_cores
 from seatrial.protocol.connecting import TRAINING_MEETS
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
+from seatrial.util.job_signals import STOPPING, collector, unless_ignored
 from seatrial.worker.digests import difference, voters
 from seatrial.worker.failures import cause_of
 from seatrial.worker.rendezvous import form_world
@@ -217,11 +217,9 @@ def _rendezvous(spec: TrainSpec, identity: RankIdentity, backend: str, device: D
 
 
 def _catch_stop_signals(stop_signals: list[int]) -> None:
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        stop_signals.append(number)
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    handler = collector(stop_signals)
+    for number in unless_ignored(STOPPING):
+        signal.signal(number, handler)
 
 
 def _gather(content: bytes, world_size: int, device: Device) -> list[bytes]:

@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from types import FrameType
 
 from seatrial.environment.self_location import import_variables, module_argv
+from seatrial.util.job_signals import STOPPING, collector, handled, unless_ignored
 from seatrial.worker.parent import SPAWNED_BY
 from seatrial.worker.train_rank import INTERRUPTED
 from seatrial.worker.train_spec import Spawn, TrainSpec
@@ -26,27 +26,21 @@ _POLL_S = 0.05
 def spawn(spec: TrainSpec) -> int:
     """Start the ranks of this node, wait for all of them, and return their common exit code.
 
-    The first SIGTERM or SIGINT is passed on, so that the ranks save and end; a second one kills them. No rank is left
-    running when this returns.
+    The first SIGTERM, SIGINT or SIGHUP is passed on, so that the ranks save and end; a second one kills them. No rank
+    is left running when this returns.
     """
     signals: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     assert spec.spawn is not None
     processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for local_rank in range(spec.spawn.nproc_per_node):
-            processes.append(_start(spec, spec.spawn, local_rank))
-        return _wait_for_ranks(processes, signals, spec.spawn)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handled(unless_ignored(STOPPING), collector(signals)):
+        try:
+            for local_rank in range(spec.spawn.nproc_per_node):
+                processes.append(_start(spec, spec.spawn, local_rank))
+            return _wait_for_ranks(processes, signals, spec.spawn)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def _start(spec: TrainSpec, node: Spawn, local_rank: int) -> subprocess.Popen[bytes]:

@@ -26,6 +26,7 @@ from seatrial.rank import groups
 from seatrial.rank.context import Context
 from seatrial.rank.device import open_device
 from seatrial.rank.faults import parse_fault
+from seatrial.util.job_signals import ignore_those_for_ranks
 from seatrial.worker.failures import cause_of
 from seatrial.worker.parent import die_with_parent
 from seatrial.worker.step import run_step
@@ -37,10 +38,13 @@ Emit = Callable[..., None]
 def main() -> None:
     """Run the steps that the agent passes on, until it sends ``quit``, closes the pipe or kills this process."""
     die_with_parent()
+    ignore_those_for_ranks()
     event_fd, phase_fd, stack_fd = (int(os.environ[f"SEATRIAL_{name}_FD"]) for name in ("EVENT", "PHASE", "STACK"))
     faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)
-    # Ctrl-C in a terminal is for the controller; the agent ends this process when the controller asks for it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C in a terminal is for the controller; the agent ends this process when the controller asks for it, and at
+    # the SIGHUP that systemd sends with its SIGTERM.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     commands = _commands()
     start = next(commands, None)
     if start is None or start["kind"] != "start":

@@ -32,8 +32,10 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.request.trial_request import job_of, request_of
     from seatrial.run import external_launcher
     from seatrial.run.handed_files import read_evidence
+    from seatrial.util.job_signals import ignore_those_for_ranks
     from seatrial.util.streams import print_status
 
+    ignore_those_for_ranks()
     request = request_of(options)
     identity = identify(os.environ)
     if identity.note:

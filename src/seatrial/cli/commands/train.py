@@ -32,8 +32,10 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.environment.identity import identify
     from seatrial.request.training_request import resolve
     from seatrial.run.run_program import run_program
+    from seatrial.util.job_signals import ignore_those_for_ranks
     from seatrial.util.streams import print_status
 
+    ignore_those_for_ranks()
     identity = identify(os.environ)
     if identity.note:
         print_status(f"seatrial: {identity.note}")
