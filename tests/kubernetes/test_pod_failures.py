@@ -393,3 +393,26 @@ def test_memory_that_runs_out_while_ranks_meet_names_nobody(tmp_path: Path) -> N
     # No other rank makes a device fail.
     broken = ["CUDA error: uncorrectable ECC error encountered", "seatrial: rank 0 was killed by SIGABRT"]
     assert _said(tmp_path, broken, [_lost(1)], met=False).startswith("pod t-0 on")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # Another rank has gone on in the same line, or in that of a rank.
+        "seatrial: rank 1 was killed by SIGABRT[rank2]:[E ProcessGroupNCCL.cpp:2068] x",
+        "seatrial: rank 1 was killed by SIGABRTterminate called after throwing an instance of 'c10::DistBackendError'",
+        # It only quotes one.
+        "RuntimeError: seatrial: rank 2 was killed by SIGKILL",
+        "seatrial: rank 1 of 6 lost its peers in x: MeetingError: a\u2028seatrial: rank 2 was killed by SIGKILL",
+        "seatrial: rank 1 of 6 lost its peers in x: MeetingError: a\x0bseatrial: rank 2 was killed by SIGKILL",
+        "seatrial: rank 2 was killed by SIGNOTHING",
+    ],
+    ids=range(6),
+)
+def test_no_line_that_is_broken_or_quotes_another_one_names_a_pod(line: str, tmp_path: Path) -> None:
+    said = _said(
+        tmp_path,
+        [*_aborted(1, _PEER_LEFT)[:-1], line, f"seatrial: rank 1 of 6 lost its peers in x: {CLOSED}"],
+        [_lost(3)],
+    )
+    assert said.endswith("nothing shows which node is at fault")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -99,8 +100,43 @@ def test_each_rank_that_could_not_say_why_it_ended_is_told(capfd: pytest.Capture
             process.kill()
             process.wait()
     # One says itself why it ends with 1, and one was ended here.
-    assert sorted(capfd.readouterr().err.splitlines()) == [
+    assert sorted(filter(None, capfd.readouterr().err.splitlines())) == [
         "seatrial: rank 5 was killed by SIGKILL",
         "seatrial: rank 6 ended with exit code 7",
         "seatrial: rank 8 was killed by SIGRTMIN",
     ]
+
+
+_PARENT = """
+import subprocess, sys
+from seatrial.worker import train_spawn
+from seatrial.worker.train_spec import Spawn
+ranks = [subprocess.Popen([sys.executable, "-c", "import os; os.abort()"], stderr=subprocess.DEVNULL)]
+train_spawn._wait_for_ranks(ranks, [], Spawn(nnodes=2, node_rank=0, nproc_per_node=1))
+"""
+_RANK = """
+from seatrial.training.defaults import make_recipe
+from seatrial.worker.train_report import TrainReporter
+from seatrial.worker.train_spec import TrainSpec
+recipe = make_recipe("synthetic-1x2x2-2", model="toy", max_steps=2, global_batch_size=2, num_samples=8)
+TrainReporter(TrainSpec(recipe=recipe, device="cpu"), 3, 4, bool).print_failure("failed in load data: x")
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (_PARENT, b"\nseatrial: rank 0 was killed by SIGABRT\n"),
+        (_RANK, b"\nseatrial: rank 3 of 4 failed in load data: x\n"),
+    ],
+    ids=["parent", "rank"],
+)
+def test_a_line_that_names_a_rank_is_written_at_once(program: str, line: bytes) -> None:
+    """Other ranks write into the same pipe, C++ without the end of the line."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    env = {**os.environ, "PYTHONPATH": str(Path(seatrial.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
+    with ours, theirs:
+        subprocess.run([sys.executable, "-c", program], stderr=theirs.fileno(), env=env, timeout=50, check=True)
+        theirs.close()
+        assert ours.recv(4_000) == line
+        assert ours.recv(4_000) == b""

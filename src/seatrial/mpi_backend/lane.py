@@ -161,7 +161,9 @@ class Watchdog:
         began, name, limit = running
         timeout_s = limit()
         if time.monotonic() > began + timeout_s:
-            print(f"seatrial: {timed_out(name, timeout_s)}; this rank ends.", file=sys.stderr, flush=True)
+            # One write call, since others search the output of ranks for such a line.
+            sys.stderr.write(f"seatrial: {timed_out(name, timeout_s)}; this rank ends.\n")
+            sys.stderr.flush()
             os._exit(1)
 
     @classmethod

@@ -64,6 +64,16 @@ def _print(text: str) -> None:
                 print(text, file=sys.stderr, flush=True)
 
 
+def write_line(line: str) -> None:
+    """Write a line to standard error by one call, so that no process that shares it with this one breaks the line.
+
+    ``print`` writes the end of the line by another call where Python does not buffer (PYTHONUNBUFFERED). C++ does so
+    with the parts of a line: one that others look for begins with an empty line, which ends what was left open.
+    """
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def flush_or_drop() -> None:
     """Write what is still buffered, or drop it: at exit the interpreter would retry and end with exit code 120."""
     # Not sys.stdout, which click replaces when its reader has gone away.

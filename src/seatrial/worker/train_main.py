@@ -16,6 +16,7 @@ from seatrial.environment.self_location import exit_on_sigterm
 from seatrial.errors import SeatrialError
 from seatrial.mpi_backend.finalize import leave
 from seatrial.util.job_signals import ignore_those_for_ranks
+from seatrial.util.streams import write_line
 from seatrial.worker.parent import SPAWNED_BY, die_with_parent
 from seatrial.worker.train_rank import RankIdentity, run_rank
 from seatrial.worker.train_spawn import spawn
@@ -33,7 +34,7 @@ def main() -> None:
         spec = TrainSpec.from_json(sys.argv[1])
         code = spawn(spec) if spec.spawn is not None else run_rank(spec, RankIdentity.from_environ())
     except SeatrialError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        write_line(f"Error: {error}")
         code = error.exit_code
     leave(code)
 

@@ -8,7 +8,6 @@ import hashlib
 import os
 import platform
 import signal
-import sys
 import traceback
 import warnings
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from seatrial.protocol.connecting import TRAINING_MEETS
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
 from seatrial.util.job_signals import STOPPING, collector, unless_ignored
+from seatrial.util.streams import write_line
 from seatrial.worker.digests import difference, voters
 from seatrial.worker.failures import cause_of
 from seatrial.worker.rendezvous import form_world
@@ -314,10 +314,10 @@ def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, rep
         traceback.print_exc()
     if cause != "request":
         how = "lost its peers" if cause == "fabric" else "failed"
-        reporter.print_status(f"rank {identity.rank} of {identity.world_size} {how} in {reporter.phase}: {message}")
+        reporter.print_failure(f"{how} in {reporter.phase}: {message}")
     elif identity.local_rank == 0 and not reporter.has_agent:
         # All ranks find the same fault in an invalid request, so one of each node prints it.
-        print(f"Error: {message}", file=sys.stderr)
+        write_line(f"Error: {message}")
     return RequestError.exit_code if cause == "request" else 1
 
 

@@ -19,6 +19,7 @@ from seatrial.protocol.wire import encode
 from seatrial.rank.device import Device
 from seatrial.rank.faults import parse_fault, strike
 from seatrial.training.progress_lines import progress_words, result_lines, resumed_words
+from seatrial.util.streams import write_line
 from seatrial.worker.train_log import EpochLog
 from seatrial.worker.train_spec import TrainSpec
 
@@ -226,16 +227,20 @@ class TrainReporter:
                 self.print_status(
                     f"rank {self.rank} of {self._world_size} reports NaN or Inf in its own {nonfinite['what']}"
                 )
-            for line in lines:
-                print(line, flush=True)
+            # One write call, as for each line of a rank.
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            sys.stdout.flush()
         if self._log is not None:
             self._log.close()
 
     def print_status(self, text: str) -> None:
         """Print a line for people on standard error. With an agent, it also reaches the files of the run."""
-        # One write call, since the ranks of a node may share a terminal.
-        sys.stderr.write(f"seatrial: {text}\n")
-        sys.stderr.flush()
+        write_line(f"seatrial: {text}")
+
+    def print_failure(self, text: str) -> None:
+        """Print how this rank failed, by which the log of a node shows that the fault was here (pod_failures.py)."""
+        line = f"seatrial: rank {self.rank} of {self._world_size} {text}"
+        write_line(line if self.has_agent else f"\n{line}")
 
     def _emit(self, event: Event) -> None:
         self._send(self._source.event(event))

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from seatrial.environment.self_location import import_variables, module_argv
 from seatrial.util.job_signals import STOPPING, collector, handled, unless_ignored
+from seatrial.util.streams import write_line
 from seatrial.worker.parent import SPAWNED_BY
 from seatrial.worker.train_rank import INTERRUPTED
 from seatrial.worker.train_spec import Spawn, TrainSpec
@@ -78,7 +79,7 @@ def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]], signals: list[
                 continue
             if not is_killing and (how := _unsaid_end(code)):
                 # By this line the log of a node shows that the fault was here (pod_failures.py).
-                print(f"seatrial: rank {first_rank + local_rank} {how}", file=sys.stderr, flush=True)
+                write_line(f"\nseatrial: rank {first_rank + local_rank} {how}")
             if until == float("inf"):
                 until = now + _REPORT_S + _FAILURE_GRACE_S
         if len(signals) > num_passed_on:
@@ -95,7 +96,7 @@ def _wait_for_ranks(processes: Sequence[subprocess.Popen[bytes]], signals: list[
     if num_passed_on and codes != {0}:
         if 1 not in codes and codes != {INTERRUPTED}:
             reason = f"not within {node.stop_grace_s:g} s (--grace)" if -signal.SIGKILL in codes else "before it began"
-            print(f"seatrial: stopped on request, {reason}: nothing more was saved", file=sys.stderr, flush=True)
+            write_line(f"seatrial: stopped on request, {reason}: nothing more was saved")
         return 1 if 1 in codes else INTERRUPTED
     return codes.pop() if codes in ({0}, {INTERRUPTED}) else 1
 

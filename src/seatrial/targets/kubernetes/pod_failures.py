@@ -14,9 +14,12 @@ from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.text import all_named
 
+_SIGNALS = "|".join(sorted({*signal.Signals.__members__, "SIGSTKFLT", "SIGPWR", "SIGRTMIN", "SIGRTMAX"}, reverse=True))
+"""Names of the signals of Linux, also where macOS reads the log; of two the longer one comes first."""
 _SAID = re.compile(
     r"seatrial: rank (?P<rank>\d{1,9})(?: of \d{1,9})? (?:(?P<how>lost its peers|failed) in (?P<error>.*)"
-    r"|was killed by (?P<signal>\S{1,30})|ended with exit code (?P<code>\d{1,9}))"
+    rf"|was killed by (?P<signal>{_SIGNALS}|signal \d+)"
+    r"|ended with exit code (?P<code>\d{1,9}))"
 )
 """What a rank of a training says when it fails (``worker/train_rank.py``), and the parent of the ranks of a pod about
 one that says nothing (``worker/train_spawn.py``)."""
@@ -168,7 +171,7 @@ def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool)
     aborted: dict[int, list[str]] = {}
     codes: dict[int, int] = {}
     for line in lines:
-        said = _SAID.search(line)
+        said = _SAID.match(line)
         if said is None or (rank := int(said["rank"])) in shown or rank in aborted:
             continue
         if said["how"]:

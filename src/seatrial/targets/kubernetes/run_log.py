@@ -446,7 +446,8 @@ class RunLog:
             said = _error(self._last_lines(refused))
             self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
             return
-        lines = {pod: self._last_output(pod, _JUDGED_BYTES).splitlines() for pod in failed}
+        # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
+        lines = {pod: self._last_output(pod, _JUDGED_BYTES).split("\n") for pod in failed}
         may_have_result = not under_mpi and first is not None and first.name in unread
         has_result = bool(self._result) and not under_mpi
         # Under MPI the log of the launcher has what all ranks print.
