@@ -41,7 +41,6 @@ class CommandReader:
 
     def take_in(self, data: bytes) -> Iterator[AgentCommand]:
         """Yield each command that is whole. Raises ConnectionUnusableError."""
-        self.heard_at = time.monotonic()
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         if len(self._buffer) > MAX_LINE_BYTES + TAG_CHARS:
             raise ConnectionUnusableError("received a line longer than any of the controller's")
@@ -50,6 +49,8 @@ class CommandReader:
             if line is None:
                 changed = "received a line that was changed, repeated or left out on the way from the controller"
                 raise ConnectionUnusableError(changed)
+            # Not before: single bytes may come from anybody in the path.
+            self.heard_at = time.monotonic()
             message = self._decoder.line(line)
             if message is not None and "kind" in message:
                 yield cast("AgentCommand", message)
