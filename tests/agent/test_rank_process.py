@@ -98,6 +98,8 @@ def test_a_stack_in_cpp_does_not_push_out_the_message(start_stand_in: StartStand
     )
     assert _ended(process)["last_lines"] == ["  what():  NCCL error"]
     assert len((tmp_path / "log").read_text().splitlines()) == 21
+    process = start_stand_in("print('Error: NCCL')\nfor n in range(20): print(f'[rank3]: frame #{n}: c10::Error')")
+    assert _ended(process)["last_lines"] == ["Error: NCCL"]
 
 
 def test_a_traceback_at_the_end_is_kept_from_its_beginning(start_stand_in: StartStandIn) -> None:
@@ -111,6 +113,19 @@ def test_a_traceback_at_the_end_is_kept_from_its_beginning(start_stand_in: Start
     assert last_lines[-1] == "ValueError: corrupt"
     assert "Traceback (most recent call last):" in last_lines
     assert "line 19" not in last_lines
+
+
+def test_of_exceptions_that_followed_from_one_another_all_are_kept(start_stand_in: StartStandIn) -> None:
+    """The first one says why."""
+    process = start_stand_in(
+        "def call(n):\n    if n: return call(n - 1)\n    try: raise RuntimeError('Gloo')\n"
+        "    except RuntimeError as error: raise OSError('job') from error\n"
+        "call(2)\n"
+    )
+    last_lines = _ended(process)["last_lines"]
+    assert last_lines[0] == "Traceback (most recent call last):"
+    assert "RuntimeError: Gloo" in last_lines
+    assert last_lines[-1] == "OSError: job"
 
 
 def test_marks_below_the_code_and_a_long_traceback_leave_room(start_stand_in: StartStandIn) -> None:

@@ -31,6 +31,16 @@ def _own(rank: int, error: str = "ValueError: bad batch") -> str:
     return f"seatrial: rank {rank} of 6 failed in step 7 forward: {error}"
 
 
+_SWITCH = (
+    "NCCL error: unhandled cuda error, NCCL version 2.29.3\nncclUnhandledCudaError: Call to CUDA function failed.\n"
+    "Last error:\nFailed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401"
+)
+_INSIDE = (
+    "NCCL error: internal error, NCCL version 2.29.3\nncclInternalError: Internal check failed.\n"
+    "Last error:\nCuda failure 214 'uncorrectable ECC error encountered'"
+)
+
+
 def _aborted(rank: int, why: str) -> list[str]:
     frames = [f"frame #{number}: clone + 0x44 (0x7f in /lib/libc.so.6)" for number in range(30)]
     return [
@@ -82,6 +92,8 @@ def _said(
         [_own(3, "DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error"), _lost(4)],
         ["seatrial: rank 3 of 6 lost its peers in step 7: DistBackendError: NCCL error: x.cpp:9, unhandled cuda error"],
         _aborted(3, _BROKEN),
+        _aborted(3, _INSIDE),
+        [_own(3, "DistBackendError: NCCL error in: x.cpp:94, internal error; last error: Cuda failure 719 'launch'")],
         [*_aborted(4, _PEER_LEFT), *_aborted(3, _BROKEN)],
         # Not by a library that lost a peer.
         [*_aborted(4, _PEER_LEFT), "double free or corruption", "seatrial: rank 3 was killed by SIGABRT"],
@@ -90,9 +102,13 @@ def _said(
         # No rank could say anything.
         ["Traceback (most recent call last):", "ModuleNotFoundError: No module named 'torch'"],
     ],
-    ids=range(13),
+    ids=range(15),
 )
-@pytest.mark.parametrize("witness", [_HONEST, _aborted(0, _PEER_LEFT)], ids=["gloo", "nccl"])
+@pytest.mark.parametrize(
+    "witness",
+    [_HONEST, _aborted(0, _PEER_LEFT), _aborted(0, _SWITCH)],
+    ids=["gloo", "nccl", "switch"],
+)
 def test_the_pod_with_a_failure_that_is_not_of_the_fabric(witness: list[str], lines: list[str], tmp_path: Path) -> None:
     assert _said(tmp_path, witness, lines) == "pod t-1 on node gpu-1 ended with exit code 1"
 
@@ -103,6 +119,8 @@ def test_the_pod_with_a_failure_that_is_not_of_the_fabric(witness: list[str], li
         "seatrial: rank 0 of 6 lost its peers in load data: rank 0 could not read the data set",
         "seatrial: rank 0 of 6 failed in step 7: DistNetworkError: Failed to recv, got 0 bytes. Connection was likely",
         "seatrial: rank 0 of 6 failed in step 7: DistBackendError: NCCL error in: x.cpp:94, remote process exited",
+        "seatrial: rank 0 of 6 lost its peers in step 7: DistBackendError: NCCL error in: x.cpp:94, unhandled cuda"
+        " error; last error: Cuda failure 1 'invalid argument'",
         "[rank0]: torch.distributed.DistNetworkError: Broken pipe",
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.protocol.own_errors import is_of_device, own_cause
+from seatrial.protocol.own_errors import in_one_line, is_of_device, message_at, own_cause
 
 WATCHDOG = (
     "[rank1]:[E1126 10:00:00.123 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group"
@@ -47,6 +47,19 @@ ATTACHED = "Cuda failure 1 'invalid argument'"
         (nccl(UNHANDLED, "Failed to CUDA calloc async 608 bytes"), "memory"),
         (nccl(UNHANDLED, "HIP failure: 'hipErrorLaunchFailure'"), "device"),
         (nccl(UNHANDLED, ""), "device"),
+        (nccl(UNHANDLED, "\nException raised from checkForNCCLErrors at x.cpp:1"), "device"),
+        (nccl("unhandled system error", FAILED).replace("\n", "\n[rank1]: "), "device"),
+        (
+            nccl("unhandled system error", "Error while creating shared memory segment /dev/shm/nccl-a"),
+            "memory",
+        ),
+        (nccl("unhandled system error", "Error while attaching to shared memory segment /dev/shm/nccl-a"), ""),
+        # A switch, a path between two devices, or memory of another rank.
+        (nccl(UNHANDLED, "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2 : CUDA error 401 'the'"), ""),
+        (nccl(UNHANDLED, "Cuda failure 401 'the operation cannot be performed in the present state'"), ""),
+        (nccl(UNHANDLED, "Cuda failure 220 'uncorrectable NVLink error detected during the execution'"), ""),
+        (nccl(UNHANDLED, "failed to open CUDA IPC handle : 1 invalid argument"), ""),
+        (nccl(UNHANDLED, "failed to peer with device 3(=1e000): 217 peer access is not supported"), ""),
         # The handle came from another rank.
         (nccl(UNHANDLED, ATTACHED), ""),
         (nccl(UNHANDLED, "Cuda failure 400 'invalid resource handle'"), ""),
@@ -72,3 +85,21 @@ def test_lines_of_output_are_read_as_messages() -> None:
     assert not is_of_device(["a line", *(f"[rank1]: {line}" for line in nccl(UNHANDLED, ATTACHED).splitlines())])
     assert not is_of_device([f"failed to connect to [{ECC}]:5", "[enforce fail at alloc_cpu.cpp:1] no memory"])
     assert not is_of_device([])
+
+
+def test_an_error_of_nccl_is_one_message() -> None:
+    lines = nccl(UNHANDLED, FAILED).splitlines()
+    for after in (
+        "",
+        "Exception raised from x",
+        "terminate called after",
+        "frame #0",
+        "  what():  x",
+        "[W1126 10:00] x",
+    ):
+        assert message_at(["a line", *lines, after, FAILED], 1) == "\n".join(lines)
+    assert message_at(["a line", *lines], 0) == "a line"
+    assert in_one_line(message_at(lines, 0)) == f"{lines[0]}; last error: {FAILED}"
+    assert in_one_line(nccl(UNHANDLED, "")) == lines[0]
+    assert in_one_line("ValueError: bad\nLast error:\nnone") == "ValueError: bad"
+    assert in_one_line("") == ""

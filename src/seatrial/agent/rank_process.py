@@ -30,6 +30,9 @@ _MAX_TRACEBACK_LINES = 24
 _TRACEBACK = "Traceback (most recent call last):"
 _MARKS = re.compile(r"(?:\[rank\d+\]:)?[ ~^]*\^[ ~^]*")
 """Marks below a line of code in a traceback."""
+_LINKS = ("direct cause of the following exception:", "another exception occurred:")
+"""The ends of lines between two exceptions, of which the second followed from the first."""
+_FRAME = re.compile(rb"(?:\[rank\d{1,9}\]: )?frame #")
 _LOG_LIMIT_BYTES = 16 << 20
 _MAX_UNREAD_BYTES = 4 << 20
 _STACK_LIMIT_BYTES = 48 << 10
@@ -196,7 +199,7 @@ class RankProcess:
     def _keep_last(self, lines: list[bytes]) -> None:
         # From the end: a rank may print a hundred thousand lines a second.
         # Without torch's stack in C++, which would push its message out.
-        last = itertools.islice((line for line in reversed(lines) if not line.startswith(b"frame #")), _MAX_LAST_LINES)
+        last = itertools.islice((line for line in reversed(lines) if not _FRAME.match(line)), _MAX_LAST_LINES)
         for line in reversed(list(last)):
             shown = line.rstrip(b"\r").rpartition(b"\r")[2]  # the last state of a progress bar
             self._last_lines.append(shown[-_MAX_LAST_LINE_BYTES:].decode(errors="replace"))
@@ -325,8 +328,13 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _last_words(lines: list[str]) -> list[str]:
-    """Return the last ten lines, and a traceback among them from its beginning: there is the line of the script."""
+    """Return the last ten lines, and a traceback among them from its beginning: there is the line of the script.
+
+    Of exceptions that followed from one another the first one counts, so all of them are returned.
+    """
     lines = [line for line in lines if not _MARKS.fullmatch(line)]
+    if any(line.rstrip().endswith(_LINKS) for line in lines):
+        return lines
     tracebacks = [number for number, line in enumerate(lines) if _TRACEBACK in line]
     if tracebacks and len(lines) - tracebacks[-1] <= _MAX_TRACEBACK_LINES:
         return lines[min(tracebacks[-1], max(0, len(lines) - _NUM_LAST_WORDS)) :]

@@ -9,23 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.conductor.cancellation import is_stop_signal
+from seatrial.conductor.raised_errors import TRACEBACK, exception_name, raised
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.connecting import FROM_OTHERS
 from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_end_by_watchdog
-from seatrial.protocol.own_errors import own_cause
+from seatrial.protocol.own_errors import in_one_line, message_at, own_cause
 from seatrial.util.text import quoted, signal_words
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
 _MAX_TEXT_CHARS = 300
-_RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?::|$).*)")
-"""The line of a traceback that names the exception; torch puts the rank before it."""
-_TRACEBACK = "Traceback (most recent call last):"
-_TORCH_RAISES = re.compile(
-    r"([\w.]+\.)?(RuntimeError|Dist\w*Error|Exception)|Connection(Reset|Aborted)?Error|BrokenPipeError"
-)
-"""Exceptions of torch and MPI, and those of Python's own sockets, when a peer is gone. A URLError is about something
-else, whatever it says."""
+_TORCH_RAISES = re.compile(r"([\w.]+\.)?(RuntimeError|Dist\w*Error|Exception)")
+"""Exceptions of torch and MPI when a peer is gone. A URLError is about something else, whatever it says."""
+_SOCKET_RAISES = re.compile(r"Connection(Reset|Aborted)?Error|BrokenPipeError")
+"""Exceptions of Python's own sockets. Others that follow from them are about a host on the internet."""
 _MISUSE = ("enforce fail", "ncclinvalid", "duplicate gpu", "eaddrinuse")
 """Parts of messages of Gloo, NCCL and the store, in lower case, about a call that is wrong by itself."""
 _TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
@@ -141,7 +138,7 @@ def first_failure(
     if others:
         together = [ended for ended in others if ended.at - earliest <= _TOGETHER_S]
         first = min(together, key=lambda ended: (not _killed(ended.code), ended.at))
-        line = _error_line(first)
+        line, _ = _error(first)
         said = errors.get(first.rank, ("", ""))[1] or (line if has_raised(first) else "")
         text = "; ".join(filter(None, (said, first.oom)))
         suspicion = _suspicion(first.rank, exits, how_ended(first.code))
@@ -210,17 +207,8 @@ def short_error(text: str) -> str:
 
 def fabric_error(ended: Exit) -> str:
     """Return the error of a script if it complains of the fabric, so that it is a witness at most; else nothing."""
-    line = _error_line(ended)
-    raised = _RAISED.match(line)
-    exception = raised[1].partition(":")[0] if raised else ""
-    words = line.lower()
-    if raised and not _TORCH_RAISES.fullmatch(exception):
-        return ""
-    if own_cause(line) or any(mark in words for mark in _MISUSE):
-        return ""
-    if gave_up(line) or is_end_by_watchdog(line) or _LOST_STORE.match(exception):
-        return line
-    return line if any(mark in words for mark in FABRIC_MARKS) else ""
+    message, is_witness = _error(ended)
+    return message if is_witness else ""
 
 
 def says_why_aborted(line: str) -> bool:
@@ -228,29 +216,63 @@ def says_why_aborted(line: str) -> bool:
     return _of_watchdog(line) or _ABORTED.search(line) is not None
 
 
-def _error_line(ended: Exit) -> str:
-    """Return the line with the error of a program: its exception, else its last line. A signal leaves no such line."""
+def _error(ended: Exit) -> tuple[str, bool]:
+    """Return the error of a program in one line, and whether it complains of the fabric.
+
+    That is its exception, else its last line. A signal leaves none, unless a library said why it aborted.
+    """
     lines = [line for line in ended.last_lines if line.strip()]
+    chains = raised(lines)
     if ended.code == -signal.SIGABRT:
         # NCCL's watchdog ends its process so, and Gloo. What its own device did comes first in this case.
-        aborts = [line for line in lines if says_why_aborted(line)]
-        own = [line for line in aborts if own_cause(line)]
+        aborts = [message_at(lines, number) for number, line in enumerate(lines) if says_why_aborted(line)]
         if aborts:
-            return (own or aborts)[0].rpartition("] ")[2].strip()
-    if ended.code == -signal.SIGABRT and lines and lines[-1].startswith(_THREADS_LEFT):
-        lines = [line for line in lines if _RAISED.match(line)]
+            message = next((abort for abort in aborts if own_cause(abort)), aborts[0])
+            first, _, rest = message.partition("\n")
+            return in_one_line(f"{first.rpartition('] ')[2]}\n{rest}"), _complains(message)
+        if not (chains and lines[-1].startswith(_THREADS_LEFT)):
+            return "", False
     elif ended.code < 0:
-        return ""
-    if not lines:
-        return ""
-    # A warning of torch at the very end is no reason.
-    raised = [match[1] for line in lines if (match := _RAISED.match(line))]
-    return (raised or lines)[-1].strip()
+        return "", False
+    if not chains:
+        # A line without an exception may be a message of torch all the same.
+        return (lines[-1].strip(), _complains(lines[-1])) if lines else ("", False)
+    errors = [_error_of(chain) for chain in chains]
+    # Of several ranks in one output, one that failed by itself explains the others.
+    return next((error for error in errors if not error[1]), errors[-1])
+
+
+def _error_of(chain: Sequence[str]) -> tuple[str, bool]:
+    """Return the error that counts among exceptions that followed from one another, and whether it complains."""
+    if own := next((message for message in chain if _is_own(message)), ""):
+        return in_one_line(own), False
+    *before, last = chain
+    complaints = [message for message in before if _complains(message) and not _SOCKET_RAISES.match(message)]
+    if _complains(last):
+        complaints.append(last)
+    return in_one_line(complaints[-1] if complaints else last), bool(complaints)
+
+
+def _is_own(message: str) -> bool:
+    words = message.lower()
+    return bool(own_cause(message)) or any(mark in words for mark in _MISUSE)
+
+
+def _complains(message: str) -> bool:
+    """Return whether a message of torch is about the connections to other ranks."""
+    exception, line = exception_name(message), message.partition("\n")[0]
+    if exception and not (_TORCH_RAISES.fullmatch(exception) or _SOCKET_RAISES.fullmatch(exception)):
+        return False
+    if _is_own(message):
+        return False
+    if gave_up(line) or is_end_by_watchdog(line) or _LOST_STORE.match(exception):
+        return True
+    return any(mark in line.lower() for mark in FABRIC_MARKS)
 
 
 def has_raised(ended: Exit) -> bool:
     """Return whether its last lines are those of an error, and not only what it happened to print last."""
-    return ended.code < 0 or any(_RAISED.match(line) or _TRACEBACK in line for line in ended.last_lines)
+    return ended.code < 0 or bool(raised(ended.last_lines)) or any(TRACEBACK in line for line in ended.last_lines)
 
 
 def _of_watchdog(line: str) -> bool:

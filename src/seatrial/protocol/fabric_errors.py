@@ -19,6 +19,7 @@ FABRIC_MARKS = (
     "connection refused",
     "timed out waiting",
     "pair closure",
+    "reached monitoredbarrier",
     "no route to host",
     "network is unreachable",
 )

@@ -6,6 +6,7 @@ beginning counts, and in an error of NCCL the call that failed.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -23,9 +24,17 @@ _DEVICE = re.compile(
     re.I,
 )
 _NCCL = re.compile(_BEFORE + r"NCCL error(?: in)?: (?:[^\s,]{1,300}:\d+, )?(?P<kind>[a-z ]+)", re.I)
-_CALL = r"(?:(?:Cuda|HIP) failure\b|Failed to (?:CUDA|HIP) (?:host )?[cm]?alloc\b)[^\n]*"
-_LAST_ERROR = re.compile(rf"last error:\s*(?:\[rank\d+\]: ?)?(?P<call>{_CALL})", re.I)
+_CALL = (
+    r"(?:(?:Cuda|HIP) failure\b|Failed to (?:CUDA|HIP) (?:host )?[cm]?alloc\b|Error while creating shared memory)[^\n]*"
+)
+_LAST_ERROR = re.compile(r"last error:[ \t]*(?:\n(?:\[rank\d+\]:)?[ \t]*)?(?P<last>[^\n]*)", re.I)
 """The end of an error of NCCL: its last message. ``Failed to CUDA calloc`` follows a lack of memory."""
+_CALL_FAILED = re.compile(_CALL, re.I)
+_END = re.compile(
+    r"\s*(?:\[[a-z_]{1,20}\d{1,9}\]: ?)?"
+    r"(?:\s*$|Exception raised from |terminate called |frame #\d|what\(\):|\[[EWIF]\d{0,4}[ \]])"
+)
+"""What follows an error of NCCL in the output."""
 _CALL_ALONE = re.compile(_BEFORE + _CALL, re.I)
 _NO_MEMORY = re.compile(
     _BEFORE
@@ -40,7 +49,14 @@ _LACKING = re.compile(
     + r"|does(?:n.t| not) have \S+ built in)",
     re.I,
 )
-_MEMORY = ("out of memory", "alloc_failed", "cannot allocate memory", "failed to cuda", "failed to hip")
+_MEMORY = (
+    "out of memory",
+    "alloc_failed",
+    "cannot allocate memory",
+    "failed to cuda",
+    "failed to hip",
+    "shared memory",
+)
 _OF_A_PAIR = (
     "invalid argument",
     "invalid resource handle",
@@ -49,9 +65,11 @@ _OF_A_PAIR = (
     "peer mapping",
     "mapping of buffer",
     "not supported",
+    "nvlink",
+    "present state",
 )
-"""Words of CUDA, in NCCL, about a handle to memory that another process has sent, or about two devices without a path
-between them."""
+"""Words of CUDA, in NCCL, about a handle to memory that another process has sent, about two devices without a path
+between them, or about the switch that connects them."""
 
 _MOST_LINES = 8
 """Lines of one error of NCCL, which has four."""
@@ -74,13 +92,41 @@ def is_of_device(lines: Sequence[str]) -> bool:
     return any(_of_device("\n".join(last[index : index + _MOST_LINES])[:_MOST_CHARS]) for index in range(len(last)))
 
 
+def message_at(lines: Sequence[str], number: int) -> str:
+    """Return the message that begins with this line of output: an error of NCCL has several lines."""
+    message = [lines[number]]
+    if _NCCL.match(lines[number]):
+        following = lines[number + 1 : number + _MOST_LINES]
+        message += itertools.takewhile(lambda line: not _END.match(line), following)
+    return "\n".join(message)
+
+
+def in_one_line(message: str) -> str:
+    """Return the first line of a message, and with it the last error of NCCL, which says what has failed."""
+    lines = message.strip().splitlines() or [""]
+    said = _nccl_said(message_at(lines, 0))
+    return lines[0].strip() if said is None or not said[1] else f"{lines[0].strip()}; last error: {said[1]}"
+
+
+def _nccl_said(text: str) -> tuple[str, str] | None:
+    """Return the kind of an error of NCCL, and its last error, which may be empty; None for any other text."""
+    found = _NCCL.match(text)
+    if found is None:
+        return None
+    last = _LAST_ERROR.search(text, found.end())
+    return found["kind"].lower(), last["last"].strip() if last and not _END.match(last["last"]) else ""
+
+
 def _of_device(text: str) -> str:
     """Return the words about the device, or about its memory; empty: there are none."""
-    if found := _NCCL.match(text):
-        kind, last = found["kind"].lower(), _LAST_ERROR.search(text, found.end())
-        if kind.startswith("remote") or not (last or kind.startswith("unhandled cuda error")):
+    if nccl := _nccl_said(text):
+        kind, said = nccl
+        if kind.startswith("remote"):
             return ""
-        said = last["call"] if last else kind
+        # NCCL says so, too, of memory of another process, and of the switch between devices.
+        if said and not _CALL_FAILED.match(said):
+            return ""
+        said = said or (kind if kind.startswith("unhandled cuda error") else "")
     elif found := _DEVICE.match(text):
         return found[0]
     elif found := _CALL_ALONE.match(text):

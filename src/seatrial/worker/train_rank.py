@@ -19,6 +19,7 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import require_ours
 from seatrial.probe.cpu import usable_cores
 from seatrial.protocol.connecting import TRAINING_MEETS
+from seatrial.protocol.own_errors import in_one_line
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
 from seatrial.util.job_signals import STOPPING, collector, unless_ignored
@@ -322,4 +323,4 @@ def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, rep
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:500]
+    return in_one_line(str(error).strip() or type(error).__name__)[:500]

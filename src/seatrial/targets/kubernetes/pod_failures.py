@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from seatrial.conductor.program_failures import Exit, fabric_error, has_raised, says_why_aborted
 from seatrial.protocol.connecting import FROM_OTHERS, TRAINING_MEETS, may_come_from_others
-from seatrial.protocol.own_errors import is_of_device
+from seatrial.protocol.own_errors import is_of_device, message_at
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.text import all_named
@@ -203,16 +203,18 @@ def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool)
 def _by_aborted_rank(aborted: Mapping[int, list[str]], lines: Sequence[str]) -> dict[int, Shown]:
     """Return what each rank shows that was aborted. Torch marks most lines with the rank; those of Gloo have no mark.
 
-    ``aborted``: rank -> a list that gets the lines with its mark.
+    ``aborted``: rank -> a list that gets the lines that say why.
     """
     unmarked = 0
-    for line in lines:
+    for number, line in enumerate(lines):
+        if not says_why_aborted(line):
+            continue
         marks = {int(found) for found in _OF_RANK.findall(line)}
+        message = message_at(lines, number).splitlines()
         for rank in marks & aborted.keys():
-            aborted[rank].append(line)
-        is_own = marks or not says_why_aborted(line) or _of_exit(-signal.SIGABRT, [line]) == Shown.FAILED
-        unmarked += not is_own
-    said = {rank: own for rank, own in aborted.items() if any(map(says_why_aborted, own))}
+            aborted[rank] += message
+        unmarked += not marks and _of_exit(-signal.SIGABRT, message) != Shown.FAILED
+    said = {rank: own for rank, own in aborted.items() if own}
     silent = aborted.keys() - said.keys()
     # Each rank that Gloo aborts prints a line, and two of them may write into the same one.
     of_silent = Shown.ABORTED if unmarked else Shown.FAILED

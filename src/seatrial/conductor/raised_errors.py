@@ -1,0 +1,106 @@
+"""The exceptions that Python printed in the output of a program, each with its whole message. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+TRACEBACK = "Traceback (most recent call last):"
+_MARK = re.compile(r"((?:\[[A-Za-z_]{1,20}\d{1,9}\]:)*) ?")
+"""What torch and torchrun put before the lines of a rank: ``[rank3]: ``, ``[default3]:[rank3]: ``."""
+_RAISED = re.compile(
+    r"(?!nccl\w*Error\b)([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?::|$)|NCCL error(?: in)?: (?=[^\n]*, )"
+)
+"""The line that names an exception, or an error of NCCL that a script printed. ``ncclRemoteError:`` is a line in a
+message of torch."""
+LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_ASIDE = ("Exception ignored ", "Exception in thread ")
+"""Before the traceback of an exception that does not end the program."""
+_AFTER = re.compile(
+    r"\[[A-Z]\d{0,8}[ \]]|\S{1,255}:\d{1,9}:\d{1,9} \[\d{1,9}\] |Exception raised from |terminate called |frame #\d|"
+    + "|".join((*_ASIDE, *LINKS))
+)
+"""What follows a message: lines of torch and NCCL with their own heads, a stack in C++, another exception."""
+_IN_GROUP, _DIVIDER = re.compile(r" {2,80}\| ?"), re.compile(r" {2,80}\+[-+]")
+"""Before each line of an ExceptionGroup, and between its exceptions."""
+_MOST_LINES = 32
+"""Lines of a message that are read."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Raised:
+    lines: list[str] = field(default_factory=list)
+    linked: bool = False
+    """It followed from the one before, or stands beside it in a group."""
+    headed: bool = True
+    """Its traceback was seen from the beginning."""
+    aside: bool = False
+    """It did not end the program."""
+
+
+def raised(lines: Sequence[str]) -> list[list[str]]:
+    """Return the exceptions that ended a program, by its last lines of output.
+
+    For each rank that printed there is a list of messages: the exception that ended it, behind those from which it
+    followed. Torch marks the lines of a rank; where some are marked, those without a mark are of a launcher above
+    it, or of an exception that was logged.
+    """
+    by_mark: dict[str, list[str]] = {}
+    for line in lines:
+        found = _MARK.match(line)
+        mark, rest = (found[1], line[found.end() :]) if found is not None and found[1] else ("", line)
+        by_mark.setdefault(mark, []).append(rest)
+    chains = {mark: _chain(_exceptions(own)) for mark, own in by_mark.items()}
+    unmarked = chains.pop("", [])
+    return [chain for chain in chains.values() if chain] or ([unmarked] if unmarked else [])
+
+
+def exception_name(message: str) -> str:
+    """Return the name of the exception of a message, empty where the text is no exception."""
+    found = _RAISED.match(message.partition("\n")[0])
+    return (found[1] or "") if found is not None else ""
+
+
+def _exceptions(lines: Sequence[str]) -> list[_Raised]:
+    found: list[_Raised] = []
+    coming: _Raised | None = None  # the exception below the frames that are read now
+    is_open = in_group = is_linked = is_aside = False
+    for line in lines:
+        in_group |= "Exception Group " + TRACEBACK in line
+        text = _IN_GROUP.sub("", line, count=1) if in_group else line
+        if TRACEBACK in text:
+            coming, is_open = _Raised(linked=is_linked, aside=is_aside), False
+            is_linked = is_aside = False
+        elif coming is not None:
+            if text.strip() and not text.startswith(" "):
+                coming.lines.append(text)
+                found.append(coming)
+                coming, is_open = None, True
+        elif _AFTER.match(text) or (in_group and _DIVIDER.match(line)):
+            is_open = False
+            is_linked = text.startswith(LINKS) or (in_group and _DIVIDER.match(line) is not None)
+            is_aside = text.startswith(_ASIDE)
+        elif _RAISED.match(text) and not (is_open and found[-1].headed):
+            found.append(_Raised(lines=[text], linked=is_linked, headed=False))
+            is_open, is_linked = True, False
+        elif is_open and len(found[-1].lines) < _MOST_LINES:
+            found[-1].lines.append(text)
+    return found
+
+
+def _chain(found: Sequence[_Raised]) -> list[str]:
+    """Return the messages of the exception that ended the program, the first one in front."""
+    found = [each for each in found if not each.aside] or found
+    ends = [number for number, each in enumerate(found) if each.headed] or range(len(found))
+    if not found:
+        return []
+    last = first = ends[-1]
+    while first > 0 and found[first].linked:
+        first -= 1
+    while last + 1 < len(found) and found[last + 1].linked:
+        last += 1
+    return ["\n".join(each.lines).rstrip() for each in found[first : last + 1]]

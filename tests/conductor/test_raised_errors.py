@@ -1,0 +1,214 @@
+"""The exceptions in the output of a program, each with its whole message, in the forms that Python and torch print."""
+
+from __future__ import annotations
+
+import pytest
+from conductor.simulated_program import Act, SimulatedProgram, config
+
+from seatrial.conductor.program_failures import Exit, fabric_error
+from seatrial.conductor.raised_errors import raised
+
+HEAD = "Traceback (most recent call last):"
+FRAMES = [HEAD, '  File "/job/train.py", line 7, in <module>', "    dist.all_reduce(loss)"]
+LINK = ["", "During handling of the above exception, another exception occurred:", ""]
+CAUSE = ["", "The above exception was the direct cause of the following exception:", ""]
+
+
+def nccl(kind: str, words: str, last: str) -> list[str]:
+    """Return the message of torch for an error of NCCL, as in NVIDIA/nccl#1928 and pytorch/pytorch#177472."""
+    return [
+        f"torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/x.cpp:3763, {kind}, NCCL version 2.28",
+        words,
+        "Last error:",
+        last,
+    ]
+
+
+REMOTE = nccl(
+    "remote process exited or there was a network error",
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "NET/OFI Request 0x7f14cc5b60c0 completed with error. RC: 113. Error: 2 (UNDELIVERABLE). Completed length: 0",
+)
+SYSTEM = nccl(
+    "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+    "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. ",
+    "socketStartConnect: Connect to 10.0.0.2<40001> failed : Connection refused",
+)
+INTERNAL = nccl(
+    "internal error", "ncclInternalError: Internal check failed.", "Net : Connection closed by remote peer a<5>"
+)
+USAGE = nccl(
+    "invalid usage (run with NCCL_DEBUG=WARN for details)",
+    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+)
+CUDA = "ncclUnhandledCudaError: Call to CUDA function failed."
+BROKEN = nccl("unhandled cuda error", CUDA, "Cuda failure 214 'uncorrectable ECC error encountered'")
+INSIDE = nccl("internal error", "ncclInternalError: Internal check failed.", "Cuda failure 719 'launch failure'")
+SWITCH = [
+    *nccl(
+        "unhandled cuda error",
+        CUDA,
+        "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be"
+        " performed in the present state'.",
+    ),
+    "This is usually caused by a system or configuration error in the Fabric Manager or NVSwitches.",
+]
+GLOO = ["RuntimeError: [/__w/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:63200"]
+BARRIER = [
+    "RuntimeError: Rank 0 successfully reached monitoredBarrier, but received errors while waiting for send/recv from"
+    " rank 1. Please check rank 1 logs for faulty rank.",
+    " Original exception: ",
+    "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234",
+]
+OWN = ["ValueError: bad batch"]
+NOISE = "[W819 19:29:00.828 ProcessGroupNCCL.cpp:1168] Warning: process group has NOT been destroyed before we destruct"
+
+
+def marked(lines: list[str], rank: int = 0, *, torchrun: bool = False) -> list[str]:
+    before = f"[default{rank}]:" if torchrun else ""
+    return [f"{before}[rank{rank}]: {line}" if line else "" for line in lines]
+
+
+def of_group(*messages: list[str]) -> list[str]:
+    subs = [
+        [f"    +---------------- {n + 1} ----------------", *(f"    | {line}" for line in (*FRAMES, *message))]
+        for n, message in enumerate(messages)
+    ]
+    subs[0][0] = "  +-+---------------- 1 ----------------"
+    return [
+        f"  + Exception Group {HEAD}",
+        '  |   File "/job/train.py", line 9, in <module>',
+        "  |     raise ExceptionGroup('workers', errors)",
+        f"  | ExceptionGroup: workers ({len(messages)} sub-exceptions)",
+        *(line for sub in subs for line in sub),
+        "    +------------------------------------",
+    ]
+
+
+def complains(lines: list[str], code: int = 1) -> bool:
+    return bool(fabric_error(Exit(rank=0, code=code, ours=False, at=0.0, last_lines=tuple(lines))))
+
+
+IGNORED = ["Exception ignored in: <function Loader.__del__ at 0x7f>", *FRAMES, "AttributeError: 'NoneType' object"]
+STACK = ["Exception raised from checkForNCCLErrors at /x.cpp:1723 (most recent call first):", "frame #0: c10::Error::"]
+ELASTIC = [*FRAMES, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "train.py FAILED"]
+
+
+@pytest.mark.parametrize("message", [REMOTE, SYSTEM, INTERNAL, SWITCH, GLOO, BARRIER])
+@pytest.mark.parametrize(
+    "printed",
+    [
+        lambda message: [*FRAMES, *message],
+        lambda message: marked([*FRAMES, *message]),
+        lambda message: marked([*FRAMES, *message], torchrun=True),
+        # Only the end of the traceback is left.
+        lambda message: ["    return self._all_reduce(x)", *message],
+        lambda message: [*message, "step 8 was not begun"],
+        lambda message: [*FRAMES, *message, *STACK],
+        lambda message: marked([*FRAMES, *message, *STACK]),
+        lambda message: [*FRAMES, *message, NOISE],
+        lambda message: [*marked([*FRAMES, *message]), f"[rank0]:{NOISE}"],
+        lambda message: [*FRAMES, *message, *CAUSE, *FRAMES, "RuntimeError: the training has failed"],
+        lambda message: [*FRAMES, *message, *CAUSE, *FRAMES, "job.TrainError: step 7"],
+        lambda message: [*message, *CAUSE, *FRAMES, "job.TrainError: step 7"],
+        lambda message: marked([*FRAMES, *message, *LINK, *FRAMES, "OSError: [Errno 5] no checkpoint"]),
+        # A value was missing, and others were asked for it.
+        lambda message: [*FRAMES, "KeyError: 'mean'", *LINK, *FRAMES, *message],
+        lambda message: [*FRAMES, *message, *IGNORED],
+        lambda message: [*marked([*FRAMES, *message]), *IGNORED],
+        lambda message: of_group(message, message),
+        lambda message: [*marked([*FRAMES, *message], 0), *marked([*FRAMES, *message], 1), *ELASTIC],
+        lambda message: [
+            line
+            for pair in zip(marked([*FRAMES, *message], 0), marked([*FRAMES, *message], 1), strict=True)
+            for line in pair
+        ],
+    ],
+    ids=range(19),
+)
+def test_a_rank_that_lost_a_peer_is_a_witness(printed: object, message: list[str]) -> None:
+    assert callable(printed)
+    assert complains(printed(message))
+
+
+@pytest.mark.parametrize("message", [USAGE, BROKEN, INSIDE, OWN])
+@pytest.mark.parametrize(
+    "printed",
+    [
+        lambda message: [*FRAMES, *message],
+        lambda message: marked([*FRAMES, *message]),
+        lambda message: ["    return self._all_reduce(x)", *message],
+        lambda message: [*FRAMES, *message, NOISE],
+        lambda message: [*FRAMES, *message, "n1:12:34 [0] NCCL INFO comm 0x1 rank 0 - Abort COMPLETE", NOISE],
+        lambda message: [*FRAMES, *message, *IGNORED],
+        lambda message: of_group(message),
+        # An exception that the script had caught before, and had nothing to do with this one.
+        lambda message: [*FRAMES, *GLOO, "connected again", *FRAMES, *message],
+        lambda message: [*FRAMES, *REMOTE, *marked([*FRAMES, *message])],
+        # One of several ranks in the same output.
+        lambda message: [*marked([*FRAMES, *message], 0), *marked([*FRAMES, *REMOTE], 1), *ELASTIC],
+        lambda message: [*marked([*FRAMES, *REMOTE], 0), *marked([*FRAMES, *message], 1), *ELASTIC],
+    ],
+    ids=range(11),
+)
+def test_a_rank_that_failed_by_itself_is_none(printed: object, message: list[str]) -> None:
+    assert callable(printed)
+    assert not complains(printed(message))
+
+
+@pytest.mark.parametrize("message", [BROKEN, INSIDE, USAGE])
+def test_what_the_device_did_first_counts(message: list[str]) -> None:
+    assert not complains([*FRAMES, *message, *LINK, *FRAMES, *REMOTE])
+    assert not complains([*FRAMES, *message, *CAUSE, *FRAMES, "job.TrainError: step 7"])
+
+
+def test_a_host_on_the_internet_is_no_peer() -> None:
+    reset = ["ConnectionResetError: [Errno 104] Connection reset by peer"]
+    assert complains([*FRAMES, *reset])
+    assert not complains([*FRAMES, *reset, *LINK, *FRAMES, "requests.exceptions.ConnectionError: ('aborted', 104)"])
+
+
+WATCHDOG = "[rank1]:[E1126 10:00:00.1 ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group"
+
+
+@pytest.mark.parametrize(
+    ("message", "is_witness"), [(REMOTE, True), (SYSTEM, True), (SWITCH, True), (BROKEN, False), (INSIDE, False)]
+)
+def test_what_the_watchdog_says_is_read_to_its_end(message: list[str], is_witness: bool) -> None:
+    first = f"watchdog thread terminated with exception: {message[0].partition(': ')[2]}"
+    lines = [f"{WATCHDOG} {first}", *message[1:], *STACK]
+    lines += ["", "terminate called after throwing an instance of 'c10::DistBackendError'"]
+    lines += [f"  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group {first}", *message[1:], *STACK]
+    assert complains(lines, -6) == is_witness
+    assert complains([line for line in lines if line][-10:], -6) == is_witness
+
+
+def test_an_error_that_a_script_prints_is_read_as_well() -> None:
+    assert complains(["job has failed", REMOTE[0].partition(": ")[2], *REMOTE[1:]])
+    assert not complains(["job has failed", BROKEN[0].partition(": ")[2], *BROKEN[1:]])
+
+
+def test_a_node_without_power_is_named_and_not_the_witness() -> None:
+    waits = [Act(at_s=500.0, what="exit")]
+    ends = [Act(at_s=3.0, what="exit", code=1, phase="", last=tuple(marked([*FRAMES, *REMOTE])))]
+    settings = config(watched=False, nproc_per_node=1)
+    lost = SimulatedProgram(settings, {(0, 0): ends, (0, 1): waits}, at_s=[(2.5, lambda fleet: fleet.mute(1))])
+    assert lost.run()["text"].startswith("node 1 (n1) was lost")
+    died = [Act(at_s=3.9, what="exit", code=3, phase="", last=("boom",))]
+    assert SimulatedProgram(settings, {(0, 0): ends, (0, 1): died}).run()["text"].startswith("rank 1 on node n1")
+
+
+def test_the_last_error_of_nccl_is_said() -> None:
+    acts = [Act(at_s=3.0, what="exit", code=1, phase="", last=(*FRAMES, *BROKEN))]
+    settings = config(watched=False, nproc_per_node=1)
+    text = SimulatedProgram(settings, {(0, 0): acts, (0, 1): [Act(at_s=500.0, what="exit")]}).run()["text"]
+    assert text == f"rank 0 on node n0 failed with exit code 1: {BROKEN[0]}; last error: {BROKEN[3]}"
+
+
+def test_each_rank_has_its_exceptions() -> None:
+    lines = [*marked([*FRAMES, *OWN], 0), *marked([*FRAMES, *GLOO, *LINK, *FRAMES, *OWN], 1), "", *FRAMES, *REMOTE]
+    assert raised(lines) == [OWN, [*GLOO, *OWN]]
+    assert raised(["step 1", "step 2"]) == []
+    assert raised([*FRAMES]) == []
+    assert raised([*FRAMES, "queue.Empty"]) == [["queue.Empty"]]
