@@ -24,7 +24,7 @@ _BROKEN = "CUDA error: uncorrectable ECC error encountered"
 
 
 def _lost(rank: int) -> str:
-    return f"seatrial: rank {rank} of 6 failed in step 7 backward: {CLOSED}"
+    return f"seatrial: rank {rank} of 6 lost its peers in step 7 backward: {CLOSED}"
 
 
 def _own(rank: int, error: str = "ValueError: bad batch") -> str:
@@ -90,7 +90,7 @@ def _said(
         [_own(3, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"), _lost(4), _lost(5)],
         [_own(3, "AcceleratorError: " + _BROKEN), *_aborted(4, _PEER_LEFT)],
         [_own(3, "DistBackendError: NCCL error in: x.cpp:94, unhandled cuda error"), _lost(4)],
-        ["seatrial: rank 3 of 6 lost its peers in step 7: DistBackendError: NCCL error: x.cpp:9, unhandled cuda error"],
+        ["seatrial: rank 3 of 6 failed in meet the others: could not meet the others with nccl: CUDA error"],
         _aborted(3, _BROKEN),
         _aborted(3, _INSIDE),
         [_own(3, "DistBackendError: NCCL error in: x.cpp:94, internal error; last error: Cuda failure 719 'launch'")],
@@ -117,8 +117,8 @@ def test_the_pod_with_a_failure_that_is_not_of_the_fabric(witness: list[str], li
     "line",
     [
         "seatrial: rank 0 of 6 lost its peers in load data: rank 0 could not read the data set",
-        "seatrial: rank 0 of 6 failed in step 7: DistNetworkError: Failed to recv, got 0 bytes. Connection was likely",
-        "seatrial: rank 0 of 6 failed in step 7: DistBackendError: NCCL error in: x.cpp:94, remote process exited",
+        "seatrial: rank 0 of 6 lost its peers in step 7: DistNetworkError: Failed to recv, got 0 bytes. Connection was",
+        "seatrial: rank 0 of 6 lost its peers in step 7: DistBackendError: NCCL error in: x.cpp:9, remote process",
         "seatrial: rank 0 of 6 lost its peers in step 7: DistBackendError: NCCL error in: x.cpp:94, unhandled cuda"
         " error; last error: Cuda failure 1 'invalid argument'",
         "[rank0]: torch.distributed.DistNetworkError: Broken pipe",

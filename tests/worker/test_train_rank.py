@@ -18,6 +18,7 @@ from seatrial.protocol.wire import Decoder
 from seatrial.training import sync_points
 from seatrial.training.recipe import Recipe
 from seatrial.worker import train_rank
+from seatrial.worker.train_report import TrainReporter
 from seatrial.worker.train_spec import TrainSpec
 
 WELL: dict[str, Any] = {"nonfinite": None, "difference": "", "stopped": False, "missed": None}
@@ -178,3 +179,51 @@ def test_an_overflow_that_all_ranks_count_is_no_failure_of_rank_0(
     assert said.startswith("stopped at step 31 of 60: gradients overflow in fp16")
     assert nonfinite is False
     assert "failed in" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "device"),
+        (
+            dist.DistBackendError("NCCL error in: x.cpp:1, internal error\nLast error:\nCuda failure 719 'launch'"),
+            "device",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "memory"),
+        (RuntimeError("Distributed package doesn't have NCCL built in"), "request"),
+        (
+            dist.DistBackendError("NCCL error in: x.cpp:1, unhandled cuda error\nLast error:\nFailed to bind NVLink"),
+            "fabric",
+        ),
+        (dist.DistStoreError("wait timeout after 1000ms, keys: /0"), "fabric"),
+        # False answers of the store end in these.
+        (MemoryError(), "fabric"),
+        (RuntimeError("CUDA of another rank"), "fabric"),
+        (RuntimeError("std::bad_alloc"), "fabric"),
+        (ValueError("invalid literal"), "fabric"),
+        (IndexError("out of range"), "fabric"),
+        (ConnectionRefusedError(111, "refused"), "fabric"),
+        (FileNotFoundError(2, "no such file"), "fabric"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_meet_says_whose_fault_it_is(
+    error: Exception, cause: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(train_rank, "form_world", fail)
+    said = list[tuple[str, str]]()
+    monkeypatch.setattr(TrainReporter, "error", lambda self, error, cause, message: said.append((cause, message)))
+    identity = train_rank.RankIdentity(rank=rank, world_size=2, local_rank=0, local_world_size=1)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
+    code = train_rank.run_rank(TrainSpec(recipe=recipe, device="cpu", init="tcp://[::1]:1"), identity)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    ((found, message),) = said
+    assert found == cause
+    assert message.startswith(f"rank {rank} of 2 could not meet the other ranks at ")
+    assert code == (2 if cause == "request" else 1)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from seatrial.protocol.own_errors import is_of_device, own_cause
-
-if TYPE_CHECKING:
-    from seatrial.rank.context import Context
 
 
 class MeetingError(RuntimeError):
@@ -19,8 +16,20 @@ class MeetingError(RuntimeError):
     """
 
 
+class Member(Protocol):
+    """A rank that meets others."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def local_world_size(self) -> int:
+        """Number of ranks on its node."""
+
+
 @contextlib.contextmanager
-def among_others(context: Context) -> Iterator[None]:
+def among_others(member: Member) -> Iterator[None]:
     """Raise MeetingError for the exceptions of torch that false answers end in, such as a length that no memory holds.
 
     Errors with a class that says more stay as they are, and what torch says of this rank itself; among ranks of one
@@ -29,7 +38,7 @@ def among_others(context: Context) -> Iterator[None]:
     try:
         yield
     except (IndexError, MemoryError, OverflowError, RuntimeError, ValueError) as error:
-        is_alone = context.local_world_size == context.world_size
+        is_alone = member.local_world_size == member.world_size
         text = str(error)
         if type(error) is RuntimeError and not is_of_device([text]) and own_cause(text) != "request":
             raise MeetingError(text) from error

@@ -22,6 +22,7 @@ from seatrial.protocol.connecting import TRAINING_MEETS
 from seatrial.protocol.own_errors import in_one_line
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
+from seatrial.rank.meeting import among_others
 from seatrial.util.job_signals import STOPPING, collector, unless_ignored
 from seatrial.util.streams import write_line
 from seatrial.worker.digests import difference, voters
@@ -71,7 +72,7 @@ class RankIdentity:
 
 
 class _RendezvousError(SeatrialError):
-    """The ranks could not form a group."""
+    """The ranks could not form a group. Its ``__cause__`` is the error of torch."""
 
 
 def run_rank(spec: TrainSpec, identity: RankIdentity) -> int:
@@ -197,14 +198,15 @@ def _device_index(spec: TrainSpec, identity: RankIdentity) -> int:
 
 def _rendezvous(spec: TrainSpec, identity: RankIdentity, backend: str, device: Device) -> dist.Store:
     try:
-        return form_world(
-            spec.init,
-            rank=identity.rank,
-            world_size=identity.world_size,
-            backend=backend,
-            device=device,
-            timeout_s=spec.timeout_s,
-        )
+        with among_others(identity):
+            return form_world(
+                spec.init,
+                rank=identity.rank,
+                world_size=identity.world_size,
+                backend=backend,
+                device=device,
+                timeout_s=spec.timeout_s,
+            )
     except (IndexError, MemoryError, OSError, OverflowError, RuntimeError, ValueError) as error:
         address = spec.init
         if address == "env://":
@@ -305,8 +307,11 @@ def _exit_code(result: dict[str, Any]) -> int:
 def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter) -> int:
     """Report the failure to the agent or the user and return the exit code."""
     cause = cause_of(error)
-    is_witness = identity.rank > 0 or isinstance(error, _RendezvousError)
-    if isinstance(error, SeatrialError) and cause != "request" and is_witness:
+    if isinstance(error, _RendezvousError) and error.__cause__ is not None:
+        # All other reasons, such as a name or a file, may be the work of others.
+        own = cause_of(error.__cause__)
+        cause = own if own in ("memory", "device", "request") else "fabric"
+    elif isinstance(error, SeatrialError) and cause != "request" and identity.rank > 0:
         # Rank 0 reports its own failure; this rank knows only that it lost the others.
         cause = "fabric"
     message = str(error) if isinstance(error, SeatrialError) else f"{type(error).__name__}: {_first_line(error)}"

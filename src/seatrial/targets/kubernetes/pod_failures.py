@@ -17,7 +17,7 @@ from seatrial.util.text import all_named
 _SIGNALS = "|".join(sorted({*signal.Signals.__members__, "SIGSTKFLT", "SIGPWR", "SIGRTMIN", "SIGRTMAX"}, reverse=True))
 """Names of the signals of Linux, also where macOS reads the log; of two the longer one comes first."""
 _SAID = re.compile(
-    r"seatrial: rank (?P<rank>\d{1,9})(?: of \d{1,9})? (?:(?P<how>lost its peers|failed) in (?P<error>.*)"
+    r"seatrial: rank (?P<rank>\d{1,9})(?: of \d{1,9})? (?:(?P<how>lost its peers|failed) in "
     rf"|was killed by (?P<signal>{_SIGNALS}|signal \d+)"
     r"|ended with exit code (?P<code>\d{1,9}))"
 )
@@ -175,10 +175,8 @@ def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool)
         if said is None or (rank := int(said["rank"])) in shown or rank in aborted:
             continue
         if said["how"]:
-            message = said["error"].partition(": ")[2]
-            # NCCL passes on what the own device does. Else a rank knows best whether it lost its peers.
-            is_sure = said["how"] != "failed" and not message.startswith("DistBackendError: ")
-            shown[rank] = Shown.LOST_PEERS if is_sure else _of_exit(1, [message])
+            # A rank knows best: it has read its whole error.
+            shown[rank] = Shown.FAILED if said["how"] == "failed" else Shown.LOST_PEERS
         elif said["signal"] == signal.SIGABRT.name:
             aborted[rank] = []
         else:
