@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,3 +127,13 @@ def test_a_py_spy_on_the_file_system_of_a_neighbor_is_not_run(tmp_path: Path) ->
     assert py_spy._looked_at(str(path)) == (str(path), None)
     with mounted(tmp_path, shown_owner=os.geteuid(), name="py-spy"):
         assert py_spy._looked_at(str(path)) == (str(tmp_path), str(tmp_path))
+
+
+def test_where_no_thread_can_start_the_stack_says_so(rank: RankProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may have used up the processes of its user: that must not end its agent."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert _text(rank) == "can't start new thread"

@@ -40,6 +40,7 @@ def test_an_exit_is_reported_once_after_the_last_messages(tmp_path: Path) -> Non
     now += 0.2
     assert agents.poll(()) == (4, 'its agent ended with exit code 3: "why"')
     assert agents.poll(()) is None
+    agents.cleanup()
 
 
 def test_a_disk_that_answers_nothing_holds_up_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +55,36 @@ def test_a_disk_that_answers_nothing_holds_up_no_look(tmp_path: Path, monkeypatc
     answers.set()
     agents.processes[0].kill()
     assert agents.cleanup() == []
+
+
+def test_one_thread_bounds_the_logs_and_a_full_process_table_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look, four a second, started one more thread; RuntimeError ended the run as a bug of ours."""
+    monkeypatch.setattr(processes, "_MAX_LOG_BYTES", 1_000)
+    start, started = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def count(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    agents = Agents()
+    agents.submit([python("import time; print('x' * 9_000, flush=True); time.sleep(60)", 0)], tmp_path, [], never)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert agents.poll({0}) is None
+    monkeypatch.setattr(threading.Thread, "start", count)
+    until, log = time.monotonic() + 20, tmp_path / "node0.log"
+    while not log.read_text().startswith(processes.REMOVED):
+        assert agents.poll({0}) is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert len(started) == 1
+    agents.kill()
+    assert agents.cleanup() == []
+    assert not started[0].is_alive()
 
 
 def test_a_signal_to_all_processes_of_a_job_ends_no_agent_that_starts(tmp_path: Path) -> None:
@@ -117,6 +148,7 @@ def test_the_end_of_a_file_that_a_neighbor_put_there_is_not_reported(kind: str, 
     HOSTILE[kind][0](folder / "node0.log")
     now += 3.0
     assert agents.poll(()) == (0, "its agent ended with exit code 1")
+    agents.cleanup()
 
 
 def test_a_connected_agent_is_not_lost_with_the_process_that_started_it(tmp_path: Path) -> None:
@@ -133,6 +165,7 @@ def test_a_connected_agent_is_not_lost_with_the_process_that_started_it(tmp_path
     assert launcher.poll((0, 2)) is None
     assert said == [f"seatrial: {ended}; 2 of the 3 agents that it started are still connected, and their ranks go on"]
     assert launcher.poll((2,)) == (0, ended)
+    launcher.cleanup()
 
 
 class Said:

@@ -17,11 +17,15 @@ class DiskQuestion(Generic[_Answer]):
         self._answers: list[_Answer] = []
         self._errors: list[Exception] = []
         self._thread = threading.Thread(target=self._run, name="disk question", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # this user has no process left
+            self._errors.append(error)
 
     def is_answered(self, timeout_s: float) -> bool:
         """Return whether the function has ended, at the latest after that time."""
-        self._thread.join(max(0.0, timeout_s))
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
     def answer(self) -> _Answer:

@@ -65,10 +65,17 @@ def stack_events(ranks: Sequence[RankProcess]) -> list[StackEvent]:
     # A rank that waits for a disk of the network may well have its interpreter, and py-spy, on the same one.
     answered = [question.is_answered(until - time.monotonic()) for question in questions]
     texts = [
-        question.answer() if is_answered else _NO_DISK
-        for question, is_answered in zip(questions, answered, strict=True)
+        _text(question) if is_answered else _NO_DISK for question, is_answered in zip(questions, answered, strict=True)
     ]
     return list(map(_stack_event, ranks, texts))
+
+
+def _text(question: DiskQuestion[str]) -> str:
+    """Return the answer, or why there is none: a script may have used up the processes of its user."""
+    try:
+        return question.answer()
+    except (OSError, RuntimeError) as error:
+        return str(error)
 
 
 def _stack(rank: RankProcess) -> str:

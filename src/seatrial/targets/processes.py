@@ -8,11 +8,11 @@ import resource
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from seatrial.agent.disk_question import DiskQuestion
 from seatrial.agent.guardian import END_AT_ONCE
 from seatrial.environment.pmi import launcher_fds
 from seatrial.errors import RequestError
@@ -32,6 +32,8 @@ _KILLED_S = 2.0
 """The wait after SIGKILL. A process in state D (uninterruptible) outlives it, and the report does not wait longer."""
 _LAST_WORDS_S = 2.0
 """The time in which the last messages of an agent arrive after its process has ended."""
+_LAST_BOUND_S = 2.0
+"""The wait for the last look at the logs, which are on a disk that may answer nothing."""
 _BOUND_S = 0.25
 """Interval in which the logs of processes that should end are bounded."""
 _TAIL_BYTES = 4_000
@@ -68,7 +70,9 @@ class Agents:
         self._open_logs: list[int] = []
         self._ended_at: dict[int, float] = {}
         self._reported: set[int] = set()
-        self._bounding: DiskQuestion[None] | None = None
+        self._is_over = threading.Event()
+        self._bounding: threading.Thread | None = None
+        """It bounds the logs until all is over."""
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Start one process for each command; its output goes to a file in the folder."""
@@ -113,10 +117,7 @@ class Agents:
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return the node of an agent that has ended, and how. Its last messages have had time to arrive."""
-        # They are in the folder of the run: the controller must be heard while its disk answers nothing.
-        if self._bounding is None or self._bounding.is_answered(0.0):
-            self._bounding = DiskQuestion(self._bound_logs)
-            self._bounding.is_answered(_BOUND_S)
+        self._bound_logs()
         for node in self._ended():
             if node not in connected and node not in self._reported:
                 self._reported.add(node)
@@ -143,6 +144,7 @@ class Agents:
 
     def cleanup(self) -> list[tuple[int, str]]:
         """Wait for the processes, then kill the rest. Return (node, words) for each that outlived SIGKILL."""
+        self._bound_logs()
         try:
             self._wait(_AGENT_END_S)
         finally:
@@ -150,8 +152,11 @@ class Agents:
         self._wait(_ENDED_S)
         self._signal_all(signal.SIGKILL)
         self._wait(_KILLED_S)
+        self._is_over.set()
+        if self._bounding is not None:
+            self._bounding.join(_LAST_BOUND_S)
         # A thread that waits for the disk still has them.
-        if self._bounding is None or self._bounding.is_answered(0.0):
+        if self._bounding is None or not self._bounding.is_alive():
             while self._open_logs:
                 os.close(self._open_logs.pop())
         return [
@@ -166,20 +171,31 @@ class Agents:
             signal_group(process, number)
 
     def _wait(self, timeout_s: float) -> None:
-        now = time.monotonic()
-        until, bound_at = now + timeout_s, now + _BOUND_S
+        until = time.monotonic() + timeout_s
         for process in self.processes.values():
-            while process.poll() is None and (now := time.monotonic()) < until:
-                if now >= bound_at:
-                    self._bound_logs()
-                    bound_at = now + _BOUND_S
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(min(until, bound_at) - now)
-        self._bound_logs()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
 
     def _bound_logs(self) -> None:
-        for log in self._open_logs:
-            _bound(log)
+        """Have a thread bound the logs from now on. Where none can be started, as this user has no process left, the
+        next look tries again.
+
+        They are in the folder of the run: the controller must be heard while its disk answers nothing.
+        """
+        if self._bounding is None and self._open_logs:
+            thread = threading.Thread(target=self._keep_bounded, name="log bounds", daemon=True)
+            with contextlib.suppress(RuntimeError):
+                thread.start()
+                self._bounding = thread
+
+    def _keep_bounded(self) -> None:
+        is_last = False
+        while True:
+            for log in [*self._open_logs]:
+                _bound(log)
+            if is_last:
+                return
+            is_last = self._is_over.wait(_BOUND_S)
 
 
 def _bound(log: int) -> None:

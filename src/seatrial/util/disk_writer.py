@@ -61,7 +61,8 @@ class DiskWriter:
         self._busy_since = math.inf
         """When the disk was asked for what it has not done yet."""
         self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="disk writer", daemon=True)
+        self._thread: threading.Thread | None = None
+        """Once it has ended, the next piece starts another one."""
 
     def open(
         self,
@@ -84,8 +85,6 @@ class DiskWriter:
         most_bytes = MOST_BYTES if most_bytes is None else most_bytes
         file = WrittenFile(path, words_of_gap, most_bytes, syncs=syncs, returns=returns)
         with self._changed:
-            if not self._thread.is_alive():
-                self._thread.start()
             self._put(file)
         return file
 
@@ -146,9 +145,10 @@ class DiskWriter:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
+        thread = self._thread
         is_finished = self.finish(until, hurries)
-        if is_finished and self._thread.is_alive():
-            self._thread.join()
+        if is_finished and thread is not None:
+            thread.join()
         return is_finished
 
     def _append(self, file: WrittenFile, piece: bytes) -> None:
@@ -163,6 +163,10 @@ class DiskWriter:
     def _put(self, file: WrittenFile) -> None:
         if file not in self._due:
             self._due.append(file)
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="disk writer", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -170,6 +174,7 @@ class DiskWriter:
             with self._changed:
                 while not self._due:
                     if self._is_over:
+                        self._thread = None
                         return
                     self._changed.wait()
                 file = self._due.popleft()
