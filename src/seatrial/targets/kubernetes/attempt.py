@@ -21,6 +21,8 @@ from seatrial.util.text import quoted
 _TURN_S = 0.1
 _LAST_OUTPUT_S = 20.0
 """From the end of a pod to the end of its log."""
+_UNREACHED_S = 120.0
+"""The same where the log cannot be fetched: a proxy of the cluster or a kubelet that restarts takes a minute."""
 _GONE_S = 4.0
 """The log of a deleted pod is deleted too; only data that is already on its way can still arrive."""
 _RESTARTED_S = 90.0
@@ -175,7 +177,8 @@ class Attempt:
             if not (self._run_log.over and self._lasting.lasts("over", _LAST_OUTPUT_S)):
                 return False
         elif not log.complete:
-            if not self._lasting.lasts(f"ended {first.uid}", _LAST_OUTPUT_S if is_listed else _GONE_S):
+            limit_s = _GONE_S if not is_listed else _UNREACHED_S if log.failures else _LAST_OUTPUT_S
+            if not self._lasting.lasts(f"ended {first.uid}", limit_s):
                 return False
             # The part of the log that is missing may hold the worst event of all.
             self._cut_off = self._run_log.over

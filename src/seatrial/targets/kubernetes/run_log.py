@@ -427,7 +427,8 @@ class RunLog:
         judged = [pod for pod in pods if pod.is_launcher] if under_mpi else list(pods)
         first = next((pod for pod in judged if pod.is_launcher or pod.number == 0), None)
         said = self._last_output(first) if first is not None and first.is_launcher else ""
-        claimed = bool(self._result) or not (prints_result or _LOST_DAEMON.search(said))
+        is_unread = first is not None and first.name in unread and (prints_result or first.is_launcher)
+        claimed = bool(self._result) or not (prints_result or is_unread or _LOST_DAEMON.search(said))
         succeeded = claimed and first is not None and first.exit_code == 0
         # The operators delete the others when the first one has succeeded, before their kubelets say how they ended.
         judged = [pod for pod in judged if not (succeeded and pod.deleted and pod.exit_code is None)]
@@ -438,6 +439,10 @@ class RunLog:
             self._add(ResultEvent(kind="result", gen=0, rank=0, lines=self._result))
         if not failed and judged and not succeeded and all(pod.exit_code == 0 for pod in judged):
             where = first or judged[0]
+            if is_unread:
+                what = "the training has a result" if prints_result else "all ranks ended"
+                self._outcome("failed", f"the log of {where.label} was not read to its end: nothing shows that {what}")
+                return
             what = "the training printed no result" if prints_result else "mpirun reported the loss of a node"
             self.fail(where, f"{where.end}, but {what}: nothing shows that all ranks ended")
             return
