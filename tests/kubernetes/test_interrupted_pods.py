@@ -485,3 +485,42 @@ def test_a_script_that_only_lost_a_stopped_pod_is_interrupted(
     heard.run_log.close(training())
     assert [event["how"] for event in heard.events if event["kind"] == "outcome"][-1] == how
     assert heard.run_log.damaged == 0
+
+
+def _out_of_memory(number: int) -> dict[str, Any]:
+    pod = ended(number, 137)
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"
+    return pod
+
+
+@pytest.mark.parametrize(("check", "scope"), [("bootstrap", "bootstrap"), ("links", "pairs")])
+def test_memory_that_runs_out_while_ranks_meet_names_no_node(check: str, scope: Any, tmp_path: Path) -> None:
+    """Each rank can fill the store in the first pod, and the kernel ends the conductor there, too."""
+    stream = Stream(2, nodes=2)
+    stream.begin(check, scope)
+    found, _ = followed(stream, [_out_of_memory(0), ended(1, 3)], tmp_path)
+    (finding,) = [finding for finding in found.findings if finding.severity in ("fail", "error")]
+    assert finding.culprit.nodes == ()
+    assert "pod trial-1-0-x on node gpu-0 was killed because it needed more memory" in finding.what
+    assert finding.what.endswith("while connecting to other nodes: what it runs, or what came from them, is at fault")
+    assert found.verdict.status != "PASS"
+
+
+@pytest.mark.parametrize(("check", "named"), [("bootstrap", ()), ("collectives", ("gpu-1",))])
+def test_nor_does_that_of_a_pod_that_the_conductor_misses(check: str, named: tuple[str, ...], tmp_path: Path) -> None:
+    stream = Stream(2, nodes=2)
+    stream.begin(check, "world")
+    stream.trouble({"node": 1, "how": "lost", "detail": "the control connection was closed"})
+    stream.kill(0)
+    stream.close(ranks=False, nodes=(0,))
+    found, _ = followed(stream, [ended(0, 1), _out_of_memory(1)], tmp_path)
+    failures = [finding for finding in found.findings if finding.severity == "fail"]
+    assert [finding.culprit.nodes for finding in failures if finding.culprit.kind == "node"] == [named] * bool(named)
+    assert found.verdict.status == "FAIL"
+
+
+def test_another_pod_that_was_killed_meanwhile_is_named(tmp_path: Path) -> None:
+    stream = Stream(2, nodes=2)
+    stream.begin("bootstrap", "bootstrap")
+    found, _ = followed(stream, [_out_of_memory(0), ended(1, 137)], tmp_path)
+    assert any(finding.culprit.nodes == ("gpu-1",) for finding in found.findings if finding.severity == "fail")

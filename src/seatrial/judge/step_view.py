@@ -12,7 +12,7 @@ from seatrial.checks import registry
 from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
-from seatrial.protocol.connecting import CRASHES, may_come_from_others
+from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, may_come_from_others
 from seatrial.protocol.own_errors import is_of_device
 from seatrial.util.text import as_name
 
@@ -126,6 +126,11 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         for entry in trial.troubles
         if entry.generation == generation and (interrupted is None or entry.order < interrupted)
     )
+    # Its agent ended with its ranks, so that the conductor missed the node.
+    out_of_memory = {entry.rank for entry in troubles if entry.detail.startswith(OUT_OF_MEMORY)}
+    places = next((entry.nodes for entry in trial.generations if entry.number == generation), {})
+    nodes = {node for rank, node in places.items() if rank in out_of_memory}
+    troubles = tuple(entry for entry in troubles if entry.node is None or entry.node not in nodes)
     # Then all ranks are ended, but not all at once: what others say of that, or die of, came after the cause.
     first = min((entry.order for entry in troubles), default=0)
     decided = [entry for entry in troubles if entry.order == first]
@@ -266,11 +271,19 @@ def _explained(trial: Trial, ending: ExitRecord, raised: dict[int, ErrorRecord],
 
 def _exit_of(entry: TroubleRecord) -> ExitRecord | None:
     """Return how a rank ended as the conductor reported it, where the event of its agent is missing."""
-    code = re.fullmatch(r"exit code (-?\d{1,9})", entry.detail)
-    if code is None or entry.rank is None:
+    is_oom = entry.detail.startswith(OUT_OF_MEMORY)
+    said = re.fullmatch(r"exit code (-?\d{1,9})", entry.detail)
+    if entry.rank is None or not (is_oom or said):
         return None
     return ExitRecord(
-        generation=entry.generation, rank=entry.rank, code=int(code[1]), ours=False, phase=entry.phase, last_lines=()
+        generation=entry.generation,
+        rank=entry.rank,
+        code=int(said[1]) if said else -signal.SIGKILL,
+        ours=False,
+        oom=is_oom,
+        oom_told=entry.detail.removeprefix(OUT_OF_MEMORY) if is_oom else "",
+        phase=entry.phase,
+        last_lines=(),
     )
 
 

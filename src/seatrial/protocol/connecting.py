@@ -18,6 +18,9 @@ _PHASES = re.compile(
     r"|links/(?:done store|(?:begin|done) round \d{1,9}|rendezvous at the store|.{1,100} turn \d{1,9})"
 )
 """Where a rank waits at the store or forms a group: from the opening of the store until the group is formed."""
+_MEETING = {"bootstrap": "bootstrap/meet at the store", "links": "links/rendezvous at the store"}
+OUT_OF_MEMORY = "out of memory: "
+"""How the ``detail`` of a ``trouble`` event begins that tells in place of the agent that a rank ended so."""
 FROM_OTHERS = "what it runs, or what came from them, is at fault"
 """The end of a sentence about such a rank."""
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -35,3 +38,8 @@ def may_come_from_others(phase: str, code: int, *, is_oom: bool) -> bool:
         is_oom: Whether the kernel's out-of-memory killer ended it.
     """
     return _PHASES.fullmatch(phase) is not None and (is_oom or -code in (*CRASHES, signal.SIGABRT))
+
+
+def meeting_phase(check: str) -> str:
+    """Return a phase in which the ranks of a step of this check connect to one another; empty: they do not."""
+    return _MEETING.get(check, "")

@@ -276,10 +276,14 @@ class Attempt:
             self._require_spread()
         if run_log.over and not self._under_mpi and first.exit_code not in (*_CONDUCTOR_EXIT_CODES, None):
             run_log.note("error", f"{first.label} {first.end} although the run in it had come to its end")
+        # Under MPI other ranks decide where a pod ran; each of its hosts is trusted with the verdict.
+        may_be_filled = isinstance(self._job, Job) and not self._under_mpi and not run_log.interrupted
+        filled = [pod for pod in failed if may_be_filled and run_log.ran_out_of_memory(pod)]
+        failed = [pod for pod in failed if pod not in filled]
         # The conductor that would miss a pod may have ended with it, or because of it.
         if (was_interrupted or not run_log.over) and not run_log.interrupted and self._blame_killed(failed):
             return
-        if run_log.over or run_log.interrupted:
+        if run_log.over or run_log.interrupted or filled:
             return
         if has_conductor:
             raise SeatrialError(

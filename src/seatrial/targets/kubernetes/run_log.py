@@ -16,7 +16,7 @@ from seatrial.errors import RequestError
 from seatrial.evidence.findings import Finding
 from seatrial.files import open_to_read
 from seatrial.judge.conclude import conclude
-from seatrial.protocol import fields
+from seatrial.protocol.connecting import OUT_OF_MEMORY, meeting_phase
 from seatrial.protocol.events import (
     EndEvent,
     Event,
@@ -32,6 +32,7 @@ from seatrial.targets.job import Job, Processes
 from seatrial.targets.kubernetes.pod_failures import MET, first_to_fail, named_pods, only_missed, shown_by, undecided
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.targets.kubernetes.received_events import MALFORMED, require_sound
 from seatrial.targets.launcher_messages import reason
 from seatrial.targets.processes import read_tail
 from seatrial.util.text import quoted
@@ -78,40 +79,6 @@ def nodes_to_cordon(findings: Iterable[Finding]) -> list[str]:
     return list(dict.fromkeys(node for nodes in named for node in nodes))
 
 
-_MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
-"""What readers of a message raise where a field of it cannot be."""
-_HOWS = ("ended", "failed", "refused", "absent", "interrupted")
-
-
-def _require_sound(event: Mapping[str, Any]) -> None:
-    """Raise DamageError for an event that lacks what is read of it here, or after a program. The judge reads more."""
-    fields.whole(event, "seq"), fields.number(event, "t", time=True)
-    kind = event["kind"]
-    if not (isinstance(kind, str) and isinstance(event["src"], str)):
-        raise fields.DamageError("kind or src")
-    # -1: before the first generation.
-    if kind in ("generation", "outcome", "result", "step", "trouble") and fields.integer(event, "gen") is None:
-        raise fields.DamageError("gen")
-    if kind == "generation" and not isinstance(event["ranks"], list):
-        raise fields.DamageError("ranks")
-    if kind == "node":
-        fields.whole(event, "node")
-        if not fields.text(event, "hostname"):
-            raise fields.DamageError("hostname")
-    elif kind == "outcome":
-        fields.whole(event, "restarts"), fields.integer(event, "code"), fields.text(event, "text")
-        fields.texts(event, "last_lines"), fields.texts(event, "notes")
-        if event["how"] not in _HOWS or not isinstance(event["text"], str) or not isinstance(event["last_lines"], list):
-            raise fields.DamageError("how, text or last_lines")
-    elif kind == "result":
-        fields.whole(event, "rank"), fields.texts(event, "lines")
-    elif kind == "step":
-        fields.whole(event, "step")
-    elif kind == "trouble":
-        for suspect in event["seen"]:
-            fields.integer(suspect, "node"), fields.integer(suspect, "rank")
-
-
 class RunLog:
     """The events of a run: they are handed on, and those that decide how the run ended are remembered."""
 
@@ -155,6 +122,12 @@ class RunLog:
         """The outcome of a program that was interrupted, kept for as long."""
         self._place = (0, -1)
         """Generation and step that the conductor has reached."""
+        self._lost_in: dict[int, tuple[int, int]] = {}
+        """Node rank -> the same when the conductor reported the node as lost."""
+        self._checks: dict[int, str] = {}
+        """Step -> its check."""
+        self._first_ranks: dict[tuple[int, int], int] = {}
+        """Generation and node rank -> the first rank there."""
         self._nodes: dict[int, str] = {}
         """Node rank -> host name, of the agents that joined; empty until that is known."""
         self._unnamed: list[tuple[float, dict[str, Any]]] = []
@@ -187,9 +160,9 @@ class RunLog:
             return
         try:
             if "seq" in message:
-                _require_sound(message)
+                require_sound(message)
             self._take_sound(message)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             self.damaged += 1
             what = f"{message.get('kind')} of {message.get('src', 'a rank')}: {type(error).__name__} {error}"
             self._first_damaged = self._first_damaged or what[:_DAMAGE_CHARS]
@@ -217,6 +190,7 @@ class RunLog:
             for suspect in message["seen"] if kind == "trouble" else ():
                 if suspect.get("node") is not None:
                     self._lost_at.setdefault(int(suspect["node"]), self._last_seq)
+                    self._lost_in.setdefault(int(suspect["node"]), (int(message["gen"]), int(message["step"])))
             if kind == "interrupted":
                 # The conductor does not know why its pod was stopped.
                 self.interrupted, self._interruption = True, message
@@ -249,8 +223,11 @@ class RunLog:
         if message.get("kind") == "generation":
             self.began = True
             self._place = (int(message["gen"]), -1)
+            for rank, node, _ in message["ranks"]:
+                self._first_ranks.setdefault((int(message["gen"]), int(node)), int(rank))
         elif message.get("kind") == "step":
             self._place = (int(message["gen"]), int(message["step"]))
+            self._checks[int(message["step"])] = str(message["check"])
 
     def clear_interruption(self, why: str) -> None:
         """Replace the conductor's ``interrupted`` event by a note: its pod was stopped because another one failed."""
@@ -347,6 +324,21 @@ class RunLog:
             seen = [{"node": node, "how": "lost", "detail": f"{pod.label} {pod.end}"}]
             order = self._last_seq + 1
             self._add(TroubleEvent(kind="trouble", gen=generation, step=step, seen=seen, waiting=[], order=order))
+
+    def ran_out_of_memory(self, pod: PodStatus) -> bool:
+        """Record that a pod ran out of memory while its ranks met those of others, which may have filled it: no agent
+        of it is left to tell that. Returns False for any other pod.
+        """
+        node = max(pod.number, 0)
+        generation, step = self._lost_in.get(node, self._place)
+        rank, phase = self._first_ranks.get((generation, node)), meeting_phase(self._checks.get(step, ""))
+        if not (pod.out_of_memory and phase) or rank is None or len(self._pods) < 2:
+            return False
+        detail = f"{OUT_OF_MEMORY}{pod.label} {pod.end}"
+        seen = [{"rank": rank, "how": "dead", "phase": phase, "detail": detail}]
+        order = self._lost_at.get(node, self._last_seq + 1)
+        self._add(TroubleEvent(kind="trouble", gen=generation, step=step, seen=seen, waiting=[], order=order))
+        return True
 
     @property
     def known_nodes(self) -> frozenset[int]:
