@@ -323,7 +323,7 @@ def _crashed(view: StepView) -> list[Finding]:
     if not view.crashed or not (view.troubles or view.trial.interrupted is None):
         return []
     (rank, ending), *more = sorted(view.crashed.items())
-    oom = f" ({ending.oom_told or out_of_memory_words(ending.oom_limit_bytes)})" if ending.oom else ""
+    oom = f" ({ending.oom_words or out_of_memory_words(ending.oom_limit_bytes)})" if ending.oom else ""
     what = f"{view.trial.label(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase)}{oom}"
     what += f", while connecting to other nodes: {FROM_OTHERS}"
     what += f"; {named_ranks([other for other, _ in more])} ended there, too" if more else ""

@@ -281,7 +281,7 @@ def _exit_of(entry: TroubleRecord) -> ExitRecord | None:
         code=int(said[1]) if said else -signal.SIGKILL,
         ours=False,
         oom=is_oom,
-        oom_told=entry.detail.removeprefix(OUT_OF_MEMORY) if is_oom else "",
+        oom_words=entry.detail.removeprefix(OUT_OF_MEMORY) if is_oom else "",
         phase=entry.phase,
         last_lines=(),
     )

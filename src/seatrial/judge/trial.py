@@ -149,7 +149,7 @@ class ExitRecord:
     """Whether the kernel's out-of-memory killer ended it, or a process that it started."""
     oom_limit_bytes: int | None = None
     """The memory that was allowed; None: no limit."""
-    oom_told: str = ""
+    oom_words: str = ""
     """The same in the words of a cluster, in place of the agent's."""
     phase: str
     last_lines: tuple[str, ...]
