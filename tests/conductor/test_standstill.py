@@ -9,6 +9,8 @@ import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 
 STAYS = [Act(at_s=300.0, what="exit")]
+STACK = {"text": 'Thread 1 (idle): "MainThread"\n    f (x.py:1)\n', "state": "S", "wchan": ""}
+ANSWERS = dict.fromkeys(range(4), STACK)
 PRINTS = (0.0, 0.0)
 WORKS = (0.0, 90.0)
 PAUSES = (20.0, 90.0)
@@ -33,7 +35,7 @@ def questions(
         (10.0 + number, lambda fleet, seconds=seconds: still(fleet, *seconds)) for number, seconds in enumerate(told)
     ]
     ranks = {(0, rank): STAYS for rank in range(4)} | (script or {})
-    fleet = SimulatedProgram(config(watched=watched), ranks, at_s=at_s)
+    fleet = SimulatedProgram(config(watched=watched), ranks, at_s=at_s, stacks=ANSWERS)
     fleet.run()
     texts = [note["text"] for note in fleet.recorded("note")]
     asked = fleet.asked("dump_stack")
@@ -115,7 +117,8 @@ def interrupted(*names: str) -> SimulatedProgram:
     at_s: list[Any] = [
         (10.0 + number, lambda fleet, name=name: fleet.signal(name)) for number, name in enumerate(names)
     ]
-    fleet = SimulatedProgram(config(watched=False), {(0, rank): STAYS for rank in range(4)}, at_s=at_s)
+    ranks = {(0, rank): STAYS for rank in range(4)}
+    fleet = SimulatedProgram(config(watched=False), ranks, at_s=at_s, stacks=ANSWERS)
     fleet.run()
     return fleet
 
@@ -148,3 +151,24 @@ def test_whoever_asks_is_told_which_ranks_use_cpu_time() -> None:
         f"SIGQUIT: rank 1 printed or used CPU time within 15 s, ranks 0, 2, 3 did neither; {asks}",
         f"SIGINT: {asks}",
     ]
+
+
+def test_an_agent_that_has_not_answered_is_not_asked_again() -> None:
+    """It takes seconds for each answer, and SIGTERM to its ranks waited behind all questions of a person at Ctrl-\\."""
+    ranks = {(0, rank): STAYS for rank in range(4)}
+    at_s = [(10.0 + number / 10, lambda fleet: fleet.signal("SIGQUIT")) for number in range(50)]
+    later = (20.0, lambda fleet: fleet.signal("SIGQUIT"))
+    fleet = SimulatedProgram(config(watched=False), ranks, at_s=[*at_s, later])
+    fleet.go_on_until(16.0)
+    assert len(fleet.asked("dump_stack")) == 2
+    fleet.go_on_until(21.0)
+    assert len(fleet.asked("dump_stack")) == 4
+
+
+def test_an_agent_that_has_answered_is_asked_again() -> None:
+    at_s = [(10.0 + number, lambda fleet: fleet.signal("SIGQUIT")) for number in range(3)]
+    answers = dict.fromkeys((0, 1), STACK)  # node 1 does not
+    ranks = {(0, rank): STAYS for rank in range(4)}
+    fleet = SimulatedProgram(config(watched=False), ranks, at_s=at_s, stacks=answers)
+    fleet.go_on_until(14.0)
+    assert [node for _, node, _ in fleet.asked("dump_stack")] == [0, 1, 0, 0]

@@ -112,6 +112,8 @@ class ProgramConductor(BaseConductor):
         """Ranks that were asked where they stand, until all have answered or ended."""
         self._stacks: dict[int, StackEvent] = {}
         """Their answers."""
+        self._asked_at: dict[int, float] = {}
+        """Node -> when its agent was asked last."""
         self._heard_until: float | None = None
         """Time until which the ranks may answer for which others gave up waiting."""
         self._notes: list[str] = []
@@ -134,7 +136,7 @@ class ProgramConductor(BaseConductor):
         """
         # The question goes out before the ranks get SIGTERM; its heading follows the note of the interruption.
         used = self._cpu_use()
-        asked = self._ask_where() if self.state is State.RUN and not self._config.watched else ""
+        asked = self._ask_where(now) if self.state is State.RUN and not self._config.watched else ""
         if by != "SIGQUIT":
             self._signals += by in signal.Signals.__members__
             if self._signals > 1 and self.state is State.TERMINATE:
@@ -298,7 +300,7 @@ class ProgramConductor(BaseConductor):
     def _take_still(self, still: Mapping[str, list[float]], now: float) -> None:
         self._still.update({int(rank): (float(still_s), float(quiet_s)) for rank, (still_s, quiet_s) in still.items()})
 
-    def _note_still(self, running: Collection[int]) -> None:
+    def _note_still(self, running: Collection[int], now: float) -> None:
         """Have it said where the ranks are, once for each set of those that work while the others stand still."""
         seconds = {rank: self._still.get(rank, (0.0, 0.0)) for rank in running if self._nodes[rank] not in self._gone}
         waiting = {rank for rank, (still_s, _) in seconds.items() if still_s >= _STILL_S}
@@ -318,7 +320,7 @@ class ProgramConductor(BaseConductor):
                 f"no rank has printed anything for {_STILL_S:.0f} s; {named_ranks(sorted(working))} {uses} CPU time,"
                 f" {named_ranks(sorted(waiting))} none"
             )
-        self._note(f"{found}; {self._ask_where()}")
+        self._note(f"{found}; {self._ask_where(now)}")
 
     def _cpu_use(self) -> str:
         """Return a phrase about the ranks that use CPU time or print while others do neither; may be empty."""
@@ -331,13 +333,22 @@ class ProgramConductor(BaseConductor):
             f"{named_ranks(at_work)} printed or used CPU time within {_WORKS_S:.0f} s, {named_ranks(idle)} did neither"
         )
 
-    def _ask_where(self) -> str:
-        """Have the agents report where the ranks of a script are; return the heading of what they report."""
+    def _ask_where(self, now: float) -> str:
+        """Have the agents report where the ranks of a script are; return the heading of what they report.
+
+        An agent that still owes answers is not asked again: it takes seconds for them, and all that it should do after
+        each question waits meanwhile, such as the end of its ranks.
+        """
         running = sorted(self._rank_statuses.keys() - self._exits.keys())
         if not running:
             return ""
-        self._asked, self._stacks = frozenset(running), {}
-        self._send_all(DumpStack(kind="dump_stack", ranks=running))
+        owing = {self._nodes[rank] for rank in self._asked.intersection(running) - self._stacks.keys()}
+        busy = {node for node in owing if now - self._asked_at.get(node, now) < _HEAR_STACKS_S}
+        self._asked = frozenset(running)
+        self._stacks = {rank: seen for rank, seen in self._stacks.items() if self._nodes[rank] in busy}
+        for node in sorted(self._heard_at.keys() - busy):
+            self._asked_at[node] = now
+            self._send(node, DumpStack(kind="dump_stack", ranks=running))
         ended = ended_ranks(self._exits)
         return f"what each running rank does (last output, state, stack){ended and f'; {ended}'}"
 
@@ -374,7 +385,7 @@ class ProgramConductor(BaseConductor):
             return
         self._note_stopped(frozen)
         if not self._config.watched:
-            self._note_still(running)
+            self._note_still(running, now)
         elif heard_at >= self._until:
             self._fail_late(running, now)
 
@@ -384,7 +395,7 @@ class ProgramConductor(BaseConductor):
             return False
         if self._heard_until is None:
             self._heard_until = now + _HEAR_STACKS_S
-            if asked := self._ask_where():
+            if asked := self._ask_where(now):
                 self._note(f"some ranks gave up waiting for others; {asked}")
         return bool(self._asked) and self._read_until < self._heard_until
 
