@@ -87,6 +87,29 @@ def test_one_thread_bounds_the_logs_and_a_full_process_table_ends_no_run(
     assert not started[0].is_alive()
 
 
+def test_a_log_whose_disk_answers_nothing_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    real = processes.read_tail
+
+    def read_when_it_answers(log: Path, max_bytes: int) -> str:
+        assert answers.wait(60)
+        return real(log, max_bytes)
+
+    monkeypatch.setattr(processes, "read_tail", read_when_it_answers)
+    monkeypatch.setattr(processes, "_TAIL_S", 0.2)
+    log, tails = tmp_path / "log", processes.LogTails()
+    log.write_text("why")
+    began = time.monotonic()
+    assert [tails.read(log) for _ in range(50)] == [""] * 50
+    assert time.monotonic() - began < 5
+    answers.set()
+    until = time.monotonic() + 20
+    while tails.read(log) != "why":
+        assert time.monotonic() < until
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no process")))
+    assert tails.read(log) == ""
+
+
 def test_a_signal_to_all_processes_of_a_job_ends_no_agent_that_starts(tmp_path: Path) -> None:
     """The default of SIGUSR1 would; a launcher may be any program, and takes the signal as it does without us."""
     waits = "import time; time.sleep(0.5); print('lives')"

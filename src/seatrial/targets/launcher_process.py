@@ -17,14 +17,15 @@ from seatrial.errors import RequestError
 from seatrial.files import write_atomically
 from seatrial.targets.command import Command, shell_line, shell_lines
 from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
-from seatrial.targets.processes import Agents, Attach, read_tail
+from seatrial.targets.processes import Agents, Attach
 from seatrial.util import memory_file
 from seatrial.util.streams import print_status
 from seatrial.util.text import quoted
 
 _TERMINATED_S = 3.0
 _LOG_POLL_S = 1.0
-_READ_BYTES = 64 << 10
+TAIL_BYTES = 64 << 10
+"""The end of the output of a launcher that is read."""
 _JOIN_S = 10.0
 """From an error of an agent in the output of a launcher until it counts. Every host of the job can write there, also
 about others: those that are about to join get this time, and only nodes that have not joined by then are named."""
@@ -143,7 +144,7 @@ class Launcher(Agents):
                 name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
                 return f"{name}, sent to its launcher"
             if code and not self._ever_connected:
-                raise_if_refused(self._logs[node])
+                raise_if_refused(self._tails.read(self._logs[node], TAIL_BYTES))
         if time.monotonic() >= self._next_poll_at:
             self._next_poll_at = time.monotonic() + _LOG_POLL_S
             for log in dict.fromkeys(self._logs.values()):
@@ -154,7 +155,7 @@ class Launcher(Agents):
 
     def _said_by_agents(self, log: Path, absent: Sequence[int]) -> tuple[int, str] | None:
         """Return the failure of which the output of a launcher tells, and that nodes still lack some time later."""
-        output = read_tail(log, _READ_BYTES)
+        output = self._tails.read(log, TAIL_BYTES)
         error, refusal = reason_of_agent(output), refused(output)
         if not (error or refusal):
             return None
@@ -179,9 +180,9 @@ class Launcher(Agents):
         self._signal_all(signal.SIGKILL)
 
 
-def raise_if_refused(log: Path) -> None:
+def raise_if_refused(output: str) -> None:
     """Raise RequestError when the output of a launcher shows that it refused its options."""
-    refusal = refused(read_tail(log, _READ_BYTES))
+    refusal = refused(output)
     if refusal:
         raise RequestError(f"{refusal}.")
 

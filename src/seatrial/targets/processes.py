@@ -11,8 +11,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
+from seatrial.agent.disk_question import DiskQuestion
 from seatrial.agent.guardian import END_AT_ONCE
 from seatrial.environment.pmi import launcher_fds
 from seatrial.errors import RequestError
@@ -37,6 +39,8 @@ _LAST_BOUND_S = 2.0
 _BOUND_S = 0.25
 """Interval in which the logs of processes that should end are bounded."""
 _TAIL_BYTES = 4_000
+_TAIL_S = 1.0
+"""The wait for the end of a log, while which nobody is heard."""
 _MAX_LOG_BYTES = 64 << 20
 """Most bytes kept of the output of an agent and its launcher, which is some lines; ranks have logs elsewhere."""
 REMOVED = f"seatrial: more than {_MAX_LOG_BYTES >> 20} MiB of output were removed here"
@@ -67,6 +71,7 @@ class Agents:
         self._agents: set[int] = set()
         """Nodes whose process is the agent."""
         self._logs: dict[int, Path] = {}
+        self._tails = LogTails()
         self._open_logs: list[int] = []
         self._ended_at: dict[int, float] = {}
         self._reported: set[int] = set()
@@ -131,7 +136,7 @@ class Agents:
         return [node for node in ended if now - self._ended_at.setdefault(node, now) >= _LAST_WORDS_S]
 
     def _how_it_ended(self, node: int) -> str:
-        return self._words(node, self.processes[node].returncode, read_tail(self._logs[node]))
+        return self._words(node, self.processes[node].returncode, self._tails.read(self._logs[node]))
 
     def pass_on(self, number: int, connected: Collection[int]) -> None:
         """Send a signal that is for the ranks to those agents that are children of this process."""
@@ -215,6 +220,23 @@ def signal_group(process: subprocess.Popen[bytes], number: int) -> None:
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
+
+
+class LogTails:
+    """The ends of logs in the folder of the run. Its disk may answer nothing, and the controller must be heard."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Path, DiskQuestion[str]] = {}
+
+    def read(self, log: Path, max_bytes: int = _TAIL_BYTES) -> str:
+        """Return what ``read_tail`` does; empty where the disk has not answered in time, or no thread can ask it."""
+        if log in self._asked and not self._asked[log].is_answered(0.0):
+            return ""
+        question = self._asked[log] = DiskQuestion(partial(read_tail, log, max_bytes))
+        try:
+            return question.answer() if question.is_answered(_TAIL_S) else ""
+        except RuntimeError:
+            return ""
 
 
 def read_tail(log: Path, max_bytes: int = _TAIL_BYTES) -> str:

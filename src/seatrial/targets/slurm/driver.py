@@ -16,8 +16,8 @@ from typing import IO
 from seatrial.errors import JobNotStartedError, RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.command import Command
 from seatrial.targets.host_of_node import HostOfNode
-from seatrial.targets.launcher_process import raise_if_refused, write_bundle
-from seatrial.targets.processes import Attach, read_tail, signal_group
+from seatrial.targets.launcher_process import TAIL_BYTES, raise_if_refused, write_bundle
+from seatrial.targets.processes import Attach, LogTails, signal_group
 from seatrial.targets.slurm.node_list import find_step, hosts_of_step
 from seatrial.targets.slurm.reasons import (
     SACCT_FORMAT,
@@ -76,6 +76,7 @@ class BatchJobDriver:
         self._clock = clock
         self._nodes: tuple[int, ...] = ()
         self._log = Path()
+        self._tails = LogTails()
         self._squeue: subprocess.Popen[bytes] | None = None
         """The query in progress."""
         self._answer: IO[bytes] | None = None
@@ -116,8 +117,7 @@ class BatchJobDriver:
                 self._on_status(f"seatrial: Slurm job {self.number} is running on {job.nodes}")
                 return
             elif not job.waiting:
-                raise_if_refused(self._log)
-                raise SeatrialError(f"Slurm job {self.number}: {describe_end(job)}{self._last_error()}.")
+                raise SeatrialError(f"{self._how_it_ended(job)}.")
             elif job.never_starts:
                 raise RequestError(
                     f"Slurm job {self.number} will never start: {pending_reason(job)}; it requests {self._requested}."
@@ -152,12 +152,10 @@ class BatchJobDriver:
         if job is None or job.waiting or job.running:
             return None
         self._over = True
-        words = f"Slurm job {self.number}: {describe_end(job)}"
         if job.state in _STOPPED:
-            return words
-        if not self._has_agents:
-            raise_if_refused(self._log)
-        self._lost = [(node, words + self._last_error()) for node in self._nodes]
+            return f"Slurm job {self.number}: {describe_end(job)}"
+        words = self._how_it_ended(job)
+        self._lost = [(node, words) for node in self._nodes]
         return None
 
     def pass_on(self, number: int, connected: Collection[int]) -> None:
@@ -242,9 +240,14 @@ class BatchJobDriver:
         self._squeue = self._answer = None
         return output
 
-    def _last_error(self) -> str:
-        error = last_error(read_tail(self._log, _READ_BYTES))
-        return f"; its output says: {quoted(error)}" if error else ""
+    def _how_it_ended(self, job: JobState) -> str:
+        """Return it with the words of its output. Raises RequestError where srun has refused its options."""
+        output = self._tails.read(self._log, TAIL_BYTES)
+        if not self._has_agents:
+            raise_if_refused(output)
+        error = last_error(output)
+        said = f"; its output says: {quoted(error)}" if error else ""
+        return f"Slurm job {self.number}: {describe_end(job)}{said}"
 
 
 def _submit(command: Command, requested: str, name: str) -> str:
