@@ -202,6 +202,7 @@ def test_of_two_that_failed_by_themselves_the_lists_decide(
     )
 
 
+_CODE = "ended with exit code 7"
 _MISSED = ["stopped at step 4 of 9: the loss was NaN or Inf", "digests of all ranks equal: abc"]
 _BYE = "seatrial: rank 1 of 2 lost its peers in end: bye"
 _GONE: dict[str, Any] = {"exit_code": None, "state": "running", "stop": "was deleted", "deleted": True, "end": ""}
@@ -481,3 +482,39 @@ def test_a_first_log_that_cannot_be_fetched_for_a_while(
         assert (outcome["how"], outcome["code"]) == ("ended", 0)
     else:
         assert outcome["text"].startswith("the log of pod trial-1-0-x on node gpu-0 was not read to its end")
+
+
+@pytest.mark.parametrize("code", [1, 3, 130, 137, 143, None])
+@pytest.mark.parametrize("stop", ["was deleted", "was evicted"])
+def test_a_pod_that_was_stopped_after_the_result_has_not_failed(code: int | None, stop: str, tmp_path: Path) -> None:
+    """Operators delete the others when the first one has succeeded."""
+    other = replace(ended_pod(1, 1), stop=stop, deleted=stop == "was deleted", exit_code=code)
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_text(["trained 9 of 9 steps: loss 0.1"])
+    heard.run_log.end_by_exit_codes([ended_pod(0, 0), other, ended_pod(2, 0)], under_mpi=False)
+    found = heard.outcome(training())
+    assert (found["how"], found["code"]) == ("ended", 0)
+
+
+@pytest.mark.parametrize(
+    "line", [_own(1), "seatrial: rank 1 was killed by SIGSEGV", "seatrial: rank 1 ended with exit code 7"]
+)
+def test_a_failure_that_the_log_of_such_a_pod_shows_counts(line: str, tmp_path: Path) -> None:
+    (tmp_path / "t-1.log").write_text("\n".join([*_MET, line]))
+    stopped = replace(ended_pod(1, 1), stop="was deleted", deleted=True)
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_text(["trained 9 of 9 steps: loss 0.1"])
+    heard.run_log.end_by_exit_codes([ended_pod(0, 0), stopped], under_mpi=False)
+    assert heard.outcome(training())["text"] == "pod t-1 on node gpu-1 ended with exit code 1"
+
+
+@pytest.mark.parametrize("lines", [["trained 9 of 9 steps: loss 0.1"], []])
+@pytest.mark.parametrize("code", [1, 137, 143])
+def test_a_pod_that_nobody_stopped_or_before_a_result_has_failed(code: int, lines: list[str], tmp_path: Path) -> None:
+    other = ended_pod(1, code)
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_text(lines)
+    heard.run_log.end_by_exit_codes(
+        [ended_pod(0, 0), other if lines else replace(other, stop="was deleted")], under_mpi=False
+    )
+    assert heard.outcome(training())["how"] == "failed"

@@ -29,7 +29,15 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.targets.job import Job, Processes
-from seatrial.targets.kubernetes.pod_failures import MET, first_to_fail, named_pods, only_missed, shown_by, undecided
+from seatrial.targets.kubernetes.pod_failures import (
+    MET,
+    Shown,
+    first_to_fail,
+    named_pods,
+    only_missed,
+    shown_by,
+    undecided,
+)
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.kubernetes.received_events import MALFORMED, require_sound
@@ -422,11 +430,29 @@ class RunLog:
         is_unread = first is not None and first.name in unread and (prints_result or first.is_launcher)
         claimed = bool(self._result) or not (prints_result or is_unread or _LOST_DAEMON.search(said))
         succeeded = claimed and first is not None and first.exit_code == 0
-        # The operators delete the others when the first one has succeeded, before their kubelets say how they ended.
-        judged = [pod for pod in judged if not (succeeded and pod.deleted and pod.exit_code is None)]
         failed = [pod for pod in judged if pod.exit_code not in (0, 130)]
         # mpirun ends because of a worker that was killed.
         failed = [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed] or failed
+        # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
+        lines = {pod: self._last_output(pod, _JUDGED_BYTES).split("\n") for pod in failed}
+        may_have_result = not under_mpi and first is not None and first.name in unread
+        has_result = bool(self._result) and not under_mpi
+        # Under MPI the log of the launcher has what all ranks print.
+        met = {pod: self._ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
+        num_pods = sum(not pod.is_launcher for pod in pods)
+        shown = shown_by(
+            lines,
+            unread,
+            met=met if num_pods > 1 else None,
+            has_result=has_result or (None if may_have_result else False),
+        )
+        if succeeded:
+            # Then all work is done, and the operators delete the other pods. Of one that was stopped only a failure
+            # counts that its log shows.
+            stopped = [pod for pod in judged if pod.stop and shown.get(pod, Shown.STOPPED) == Shown.STOPPED]
+            judged = [pod for pod in judged if pod not in stopped]
+            shown = {pod: what for pod, what in shown.items() if pod not in stopped}
+            failed = [*shown]
         if self._result:
             self._add(ResultEvent(kind="result", gen=0, rank=0, lines=self._result))
         if not failed and judged and not succeeded and all(pod.exit_code == 0 for pod in judged):
@@ -443,19 +469,6 @@ class RunLog:
             said = _error(self._last_lines(refused))
             self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
             return
-        # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
-        lines = {pod: self._last_output(pod, _JUDGED_BYTES).split("\n") for pod in failed}
-        may_have_result = not under_mpi and first is not None and first.name in unread
-        has_result = bool(self._result) and not under_mpi
-        # Under MPI the log of the launcher has what all ranks print.
-        met = {pod: self._ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
-        num_pods = sum(not pod.is_launcher for pod in pods)
-        shown = shown_by(
-            lines,
-            unread,
-            met=met if num_pods > 1 else None,
-            has_result=has_result or (None if may_have_result else False),
-        )
         # Each rank of a training that misses its target ends with 1, and so does the pod that prints the result.
         missed = has_result and first is not None and first.exit_code == 1 and only_missed(shown)
         if not failed or missed:
