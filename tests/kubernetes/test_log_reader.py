@@ -328,6 +328,22 @@ def test_a_server_that_does_not_answer_for_a_while_is_asked_again(tmp_path: Path
     assert (tmp_path / "run-0.log").read_text() == "the cause\n"
 
 
+def test_a_log_that_is_read_alone_shares_with_none(tmp_path: Path) -> None:
+    """A log of 9 MiB, of a pod that was not followed, has to be read twice within the time for all."""
+    line = f"2026-01-01T00:00:00.000000000Z {'x' * 170}\n"
+    log = file_of(tmp_path, "log", line.encode() * ((9 << 20) // len(line)))
+    logs, polls = _logs(tmp_path, ("*", f"cat {log}")), 0
+    logs.take_pods([_ended()])
+    until = time.monotonic() + 40
+    while not logs._is_settled(_ended()):
+        assert time.monotonic() < until
+        logs.poll()
+        polls += 1
+        time.sleep(0.1)
+    assert polls < 60
+    assert (tmp_path / "run-0.log").stat().st_size > 7 << 20
+
+
 @pytest.mark.parametrize("before", ["", "2026-01-01T00:00:00.5Z first\\n"])
 def test_what_a_kubelet_says_in_place_of_a_log_is_no_log(
     before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

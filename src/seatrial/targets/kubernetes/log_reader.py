@@ -335,6 +335,7 @@ class PodLogs:
     def poll(self) -> None:
         """Read the logs of the pods that have started, without waiting."""
         open_streams = sum(pod.name in self._logs and self._logs[pod.name].is_open for pod in self._pods)
+        share = max(1, open_streams)
         # A stream that fails again and again keeps no other log from being read.
         for pod in sorted(self._pods, key=self._failures):
             log = self._logs.get(pod.name)
@@ -346,7 +347,7 @@ class PodLogs:
                 open_streams += 1
             if log is None:
                 log = self._logs[pod.name] = PodLog(self._kubectl, pod, None, self._folder, lambda lines: None)
-            for _ in log.read(container_ended=pod.state == "ended", share=_MAX_STREAMS):
+            for _ in log.read(container_ended=pod.state == "ended", share=share):
                 pass
 
     def _failures(self, pod: PodStatus) -> int:

@@ -87,10 +87,7 @@ class PendingPods:
                 " (such as Kueue) has not admitted it yet or somebody has suspended it"
             )
         if unready := self.unready:
-            return (
-                f"the launcher is not created because {unready[0].label} is not ready: its sshd does not answer on port"
-                " 2222; check that the image has /usr/sbin/sshd"
-            )
+            return why_no_launcher(unready[0])
         return f"{self.missing} of {self.wanted} pods are not created yet"
 
     def kind_of_reason(self) -> str:
@@ -109,3 +106,11 @@ class PendingPods:
             *(f"{pod.name}: {pod.waits_for}" for pod in self.waiting),
             *(f"pod {number + 1} that was not created: {reason}" for number in range(missing)),
         )
+
+
+def why_no_launcher(pod: PodStatus) -> str:
+    """Return that the operator of MPI waits for a pod that is not ready, as a sentence without its full stop."""
+    return (
+        f"the launcher is not created because {pod.label} is not ready: its sshd does not answer on port 2222; check"
+        " that the image has /usr/sbin/sshd"
+    )

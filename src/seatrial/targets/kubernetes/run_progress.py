@@ -13,6 +13,7 @@ from seatrial.targets.kubernetes.follower import PodFollower
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
+from seatrial.targets.kubernetes.pending_pods import why_no_launcher
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.wait_limits import Lasting, WaitLimits
 from seatrial.targets.kubernetes.warnings_of_run import warning_said
@@ -115,8 +116,13 @@ class RunProgress:
     def _require_pods(self) -> None:
         """Raise SeatrialError when pods do not start, TooFewNodesError when enough of them have."""
         pending = self._follower.pending
+        for pod in pending.pods:
+            if pod not in pending.unready:
+                self._lasting.forget(f"unready {pod.uid}")
         if self._follower.all_started or (not pending.waiting and pending.missing <= 0):
             return
+        if not pending.final_refusal:
+            self._lasting.forget("refused")
         if (refusal := pending.final_refusal) and self._lasting.lasts("refused", _REPORT_WAITING_S):
             raise JobNotStartedError(
                 f"{pending.missing} of {pending.wanted} pods will never be created: {warning_said(refusal)}; change the"
@@ -140,8 +146,9 @@ class RunProgress:
             if len(self._reasons) < _MOST_REASONS:
                 self._reasons.add(kind := pending.kind_of_reason())
                 self._print_once(reason, kind)
-        if (unready := pending.unready) and self._lasting.lasts("unready", self._limits.ready_s):
-            raise SeatrialError(f"{reason}; see {unready[0].name}.log in {self._folder}")
+        for pod in pending.unready:
+            if self._lasting.lasts(f"unready {pod.uid}", self._limits.ready_s):
+                raise SeatrialError(f"{why_no_launcher(pod)}; see {pod.name}.log in {self._folder}")
         is_late = time.monotonic() - self.created_at > self._limits.queue_s
         running = len(pending.running)
         is_enough = self._min_hosts is not None and self._min_hosts <= running < self._job.nodes
@@ -154,16 +161,15 @@ class RunProgress:
 
     def _require_nodes(self) -> None:
         """Raise SeatrialError when the node of a pod no longer reports to the cluster and nobody else would notice."""
-        gone = [pod for pod in self._follower.pods if pod.node_gone]
-        for pod in gone:
+        log = self._follower.first_log
+        for pod in self._follower.pods:
+            if not pod.node_gone:
+                self._lasting.forget(f"node gone {pod.uid}")
+                continue
             self._print_once(f"{pod.label}: its node no longer reports to the cluster (NodeNotReady)")
-        if not gone:
-            self._lasting.forget("node gone")
-        elif self._lasting.lasts("node gone", self._limits.node_gone_s):
             # The conductor misses an agent after 15 s of silence. It cannot miss itself.
-            log = self._follower.first_log
-            conducts = [pod for pod in gone if self._under_mpi or (log is not None and pod.name == log.pod.name)]
-            for pod in conducts if self._has_conductor else gone:
+            is_missed = self._has_conductor and not (self._under_mpi or (log and pod.name == log.pod.name))
+            if self._lasting.lasts(f"node gone {pod.uid}", self._limits.node_gone_s) and not is_missed:
                 raise SeatrialError(
                     f"{pod.label} is lost: its node no longer reports to the cluster (NodeNotReady); see whether"
                     f" {pod.node} and its kubelet are up"

@@ -1,0 +1,78 @@
+"""The conditions under which a run in pods never comes to its end: each counts for the pod that it is about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from kubernetes.test_run_log import ended_pod, training
+
+from seatrial.errors import SeatrialError
+from seatrial.targets.kubernetes.pending_pods import PendingPods
+from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.targets.kubernetes.run_progress import RunProgress
+from seatrial.targets.kubernetes.wait_limits import WaitLimits
+
+_PODS = [
+    replace(ended_pod(number, 0), state="running", exit_code=None, end="", uid=f"u{number}", node=f"gpu-{number}")
+    for number in (0, 1)
+]
+
+
+def _looks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, under_mpi: bool
+) -> Callable[[float, list[PodStatus]], None]:
+    """Return what looks at these pods at this time."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    detail = SimpleNamespace(kubectl=None, under_mpi=under_mpi, min_hosts=None)
+    follower: Any = SimpleNamespace(
+        answered_at=0.0, workload_gone=False, first_log=None, all_started=not under_mpi, is_unattended=False
+    )
+    follower.first = lambda: follower.pods[0]
+    progress = RunProgress(
+        objects=cast(Any, SimpleNamespace(workload="w")),
+        job=replace(training(), nodes=2, detail=detail, target="mpijob" if under_mpi else "job"),
+        limits=WaitLimits(queue_s=86_400.0),
+        run_log=cast(Any, SimpleNamespace(started=False, began=False, known_nodes=frozenset())),
+        follower=follower,
+        folder=folder,
+        print_line=lambda line: None,
+    )
+
+    def look(at: float, pods: list[PodStatus]) -> None:
+        nonlocal now
+        now = follower.answered_at = at
+        follower.pods, follower.pending = tuple(pods), PendingPods(pods=tuple(pods), nodes=2, under_mpi=under_mpi)
+        progress.require()
+
+    return look
+
+
+def test_a_pod_is_unready_for_as_long_as_it_was_without_a_break(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = [replace(pod, ready=True) for pod in _PODS]
+    look = _looks(tmp_path, monkeypatch, under_mpi=True)
+    look(0.0, [ready[0], _PODS[1]])
+    for second in range(2, 125, 2):
+        look(second, ready)
+    look(126.0, [_PODS[0], ready[1]])
+    for second in range(128, 246, 2):
+        look(second, [*_PODS])
+    with pytest.raises(SeatrialError, match=r"because pod t-0 on node gpu-0 is not ready.*see t-0\.log"):
+        look(248.0, [*_PODS])
+
+
+def test_the_pod_is_named_whose_node_is_gone_for_long_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = [replace(pod, node_gone=True) for pod in _PODS]
+    look = _looks(tmp_path, monkeypatch, under_mpi=False)
+    for second in range(0, 10, 2):
+        look(second, [_PODS[0], gone[1]])
+    with pytest.raises(SeatrialError, match="pod t-1 on node gpu-1 is lost"):
+        look(10.5, gone)
