@@ -129,6 +129,43 @@ def test_rounds_without_time_make_a_pass_partial(monkeypatch: pytest.MonkeyPatch
     )
 
 
+def _held_up(clock: Clock, held_s: list[float], *, timeout_s: float, minutes: float) -> tuple[Any, Ruling]:
+    """Return what a rank tells of rounds of 20 s of which others held up the first ones, and what is judged."""
+    both: dict[str, Any] = {"check": "training", "ranks": (0,), "store": torch.distributed.HashStore()}
+    context = FakeContext(**both, group_rank=0, timeout_s=timeout_s)
+    for number in timed_rounds(context, minutes, report=lambda: None, together=True):
+        clock.now_s += 20.0 + (held_s[number] if number < len(held_s) else 0.0)
+    fact = Fact(check="training", name="rounds", value=rounds_of(context), rank=0)
+    evidence = Evidence(ranks=RANKS, asked=(0,), measurements=(), facts=(fact,))
+    return fact.value, judge_rounds(evidence, rounds=1, seconds=minutes * 60)
+
+
+def test_a_round_that_one_rank_holds_up_cuts_no_burn_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    for held_s in ([0.0, 2800.0], [0.0, 0.0, 2800.0], [60.0, 0.0, 2800.0]):
+        value, ruling = _held_up(clock, held_s, timeout_s=8400.0, minutes=120.0)
+        assert value["seconds"] >= 7200
+        assert ruling == Ruling()
+
+
+@pytest.mark.parametrize("held_s", [[2800.0], [0.0, 2800.0, 2800.0], [30.0, 2000.0, 2000.0, 2000.0]])
+def test_rounds_that_are_held_up_until_none_fits_are_absent(
+    held_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, ruling = _held_up(Clock(monkeypatch), held_s, timeout_s=8400.0, minutes=120.0)
+    assert value["seconds"] < 7200
+    assert ruling.absent
+    assert not ruling.unjudged
+
+
+@pytest.mark.parametrize("held_s", [[1980.0] * 9, [1400.0, 900.0, 1600.0, *[2000.0] * 9]])
+def test_rounds_of_a_slow_cluster_make_a_pass_partial(held_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    value, ruling = _held_up(Clock(monkeypatch), held_s, timeout_s=8400.0, minutes=120.0)
+    assert value["seconds"] < 7200
+    assert ruling.unjudged
+    assert not ruling.absent
+
+
 @pytest.mark.parametrize(
     ("check", "params"),
     [

@@ -10,7 +10,7 @@ from seatrial.evidence.findings import Ruling
 
 
 def is_rounds(value: Any) -> bool:
-    """Return whether the value of a fact tells a number of rounds, their seconds, and whether another one would fit."""
+    """Return whether the value of a fact tells a number of rounds, their seconds, and whether more could have fit."""
     return has_fields(value, number=int, seconds=(int, float), fits=bool)
 
 
@@ -18,7 +18,7 @@ def judge_rounds(evidence: Evidence, *, rounds: int, seconds: float) -> Ruling:
     """Return a ruling that has each rank with fewer rounds than asked for, or for a shorter time.
 
     Ranks agree on each further round at a store to which others can write, so such a rank is absent. Where no other
-    round would fit into its time limit, its check is not judged in full.
+    round would fit into its time limit at a steady pace, its check is not judged in full.
 
     Args:
         evidence: The evidence of the check, its facts ``rounds`` of the form ``is_rounds``.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from seatrial.rank import groups
@@ -10,6 +13,10 @@ from seatrial.rank.context import Context
 
 REPORT_EVERY_S = 60.0
 """A long check reports its measurements at this interval, so that they survive an interruption."""
+_MARGIN = 3
+"""Times that a round may take the length of another one."""
+_RECENT = 15
+"""Rounds whose median says how long the next one takes."""
 
 
 def timed_rounds(
@@ -17,7 +24,8 @@ def timed_rounds(
 ) -> Iterator[int]:
     """Yield the numbers of the rounds, from 0: at least ``rounds``, and further ones until ``minutes`` have passed.
 
-    A round that might run past the deadline of the step does not begin: the conductor would take it for a hang.
+    A round that might run past the deadline of the step does not begin: the conductor would take it for a hang. The
+    typical round says how long that one takes: a single one that somebody held up ends no burn-in.
 
     Args:
         context: The context of this rank.
@@ -30,13 +38,17 @@ def timed_rounds(
     """
     entered = started = reported = time.monotonic()
     number = 0
+    lengths_s, shortest_s = deque[float](maxlen=_RECENT), math.inf
     again = True
     while again:
         began = time.monotonic()
         yield number
         number += 1
         now = time.monotonic()
-        fits = now - entered + 3 * (now - began) < context.timeout_s
+        lengths_s.append(now - began)
+        shortest_s = min(shortest_s, lengths_s[-1])
+        typical_s = statistics.median_low(lengths_s)
+        fits = now - entered + _MARGIN * typical_s < context.timeout_s
         if together and number == 1:
             started = now
         again = number < rounds or (now - started < minutes * 60 and fits)
@@ -47,7 +59,10 @@ def timed_rounds(
             report()
             reported = time.monotonic()
     if together and (minutes > 0 or rounds > 1):
-        context.fact("rounds", {"number": number, "seconds": round(now - entered, 3), "fits": fits})
+        # One round shows no pace, and rounds of very different lengths show that somebody held them up.
+        is_steady = number > 1 and typical_s <= _MARGIN * shortest_s
+        value = {"number": number, "seconds": round(now - entered, 3), "fits": fits or not is_steady}
+        context.fact("rounds", value)
 
 
 def _wait_for_others_to_agree(context: Context, number: int, *, again: bool, due: bool) -> tuple[bool, bool]:
