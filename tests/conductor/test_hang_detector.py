@@ -199,21 +199,52 @@ def test_a_rank_that_claims_to_be_far_ahead_has_nobody_named() -> None:
     assert hang_detector.guilty() == {asked[-1]}
 
 
-def test_many_ranks_behind_are_all_named_while_none_waits() -> None:
+def test_of_many_ranks_behind_those_are_named_whose_stacks_were_seen() -> None:
+    """The first rank of each host may do what the others of its host wait for."""
     hang_detector = _hang_detector(2 * MAX_STACKS)
     hang_detector.statuses[0].number = 9
-    hang_detector.stacks = dict.fromkeys(_request_stacks(hang_detector, PATIENCE_S), BEHIND)
+    asked = _request_stacks(hang_detector, PATIENCE_S)
+    hang_detector.stacks = dict.fromkeys(asked, BEHIND)
     assert hang_detector.poll(PATIENCE_S + 1.0) == "trouble"
-    assert hang_detector.guilty() == set(range(1, 2 * MAX_STACKS))
+    assert hang_detector.guilty() == set(asked)
 
 
-def test_a_rank_behind_without_a_stack_is_named() -> None:
-    hang_detector = _hang_detector(2)
+def test_at_a_deadline_no_rank_is_late_whose_stack_nobody_asked_for() -> None:
+    hang_detector = _hang_detector(2 * MAX_STACKS, until=10.0)
+    hang_detector.statuses[0].number = 9
+    asked = _request_stacks(hang_detector, 10.0)
+    hang_detector.stacks = dict.fromkeys(asked, BEHIND)
+    assert hang_detector.poll(10.5) == "deadline"
+    assert hang_detector.guilty()
+    assert hang_detector.guilty() <= set(asked)
+
+
+@pytest.mark.parametrize(("stack", "guilty"), [(INSIDE, set[int]()), (BEHIND, {1})])
+def test_a_stack_that_comes_late_still_counts(stack: str, guilty: set[int]) -> None:
+    """Its host may be under load."""
+    hang_detector = _hang_detector(3)
     hang_detector.statuses[0].number = 9
     hang_detector.finished(0, 0.0)
     _request_stacks(hang_detector, PATIENCE_S)
-    assert hang_detector.poll(PATIENCE_S + 2.9) is None
-    assert hang_detector.poll(PATIENCE_S + 3.0) == "trouble"
+    hang_detector.stacks[2] = INSIDE
+    assert hang_detector.poll(PATIENCE_S + 3.0) is None
+    hang_detector.stacks[1] = stack
+    assert hang_detector.poll(PATIENCE_S + 9.0) == ("trouble" if guilty else None)
+    assert hang_detector.guilty() == guilty
+
+
+@pytest.mark.parametrize("spins", [False, True])
+def test_a_rank_behind_that_never_shows_its_stack_is_named(spins: bool) -> None:
+    hang_detector = _hang_detector(3)
+    for rank in (0, 2):
+        hang_detector.statuses[rank].number = 9
+    hang_detector.finished(0, 0.0)
+    for second in range(int(PATIENCE_S) + 10):
+        hang_detector.statuses[2].update(("R", 9.0 * second * spins, 9, ""), float(second))
+        assert hang_detector.poll(float(second)) is None
+        for rank in set(hang_detector.stacks_to_request(float(second))) - {1}:
+            hang_detector.stacks[rank] = INSIDE
+    assert hang_detector.poll(PATIENCE_S + 10.0) == "trouble"
     assert hang_detector.guilty() == {1}
 
 

@@ -16,6 +16,9 @@ from seatrial.protocol.timeouts import PATIENCE_S
 GRACE_S = 1.0
 """Time from the first suspicion to trouble: the first report is seldom the cause."""
 _STACK_TIMEOUT_S = 3.0
+_SILENT_S = 10.0
+"""A host under load takes its time: until then nothing is known of a rank whose stack has not come. Shorter than
+PATIENCE_S, after which the stacks of ranks that spin are requested again."""
 _FIRST_PAUSE_S = 1.0
 """Between the first two requests for stacks, which an agent of eight ranks answers in about that time."""
 MAX_STACKS = 16
@@ -147,7 +150,7 @@ class HangDetector:
             return None
         # A rank with fewer phases may only wait, for a message that was lost on its way: its stack shows that.
         asked = {rank: self._hosts[rank] for rank in self._requested if rank in self._waiting}
-        self.suspicions = rank_status.absent_by_stack(suspects, self._fresh(waiting), self._requested)
+        self.suspicions = rank_status.absent_by_stack(suspects, self._fresh(waiting), self._silent(now))
         self.suspicions = self.suspicions or rank_status.outside(statuses, self._fresh(waiting), asked, now)
         if self.suspicions and now < self._until:
             return "trouble"
@@ -192,6 +195,11 @@ class HangDetector:
         if self._requested_at is None:
             return False
         return self._requested.keys() <= self.stacks.keys() or now - self._requested_at >= _STACK_TIMEOUT_S
+
+    def _silent(self, now: float) -> set[int]:
+        """Return the ranks that were asked long ago and showed no stack."""
+        is_long = self._requested_at is not None and now - self._requested_at >= _SILENT_S
+        return self._requested.keys() - self.stacks.keys() if is_long else set()
 
     def _fresh(self, waiting: list[int]) -> dict[int, str]:
         return {rank: self.stacks[rank] for rank in waiting if rank in self.stacks}

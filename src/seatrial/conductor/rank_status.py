@@ -260,16 +260,16 @@ def all_wait(
 
 
 def absent_by_stack(
-    suspects: Sequence[Suspicion], stacks: Mapping[int, str], requested: Collection[int]
+    suspects: Sequence[Suspicion], stacks: Mapping[int, str], silent: Collection[int]
 ) -> list[Suspicion]:
-    """Return the suspects that do not wait inside an operation, by their stacks.
+    """Return the suspects whose stacks show that they do not wait inside an operation.
 
-    Of many ranks only some are asked (``requested``). While one that was behind only waits, nothing is known of those
-    that were not asked: a single rank that claims to be far ahead puts all others behind.
+    Of many ranks only some are asked, and nothing is known of the others: a single rank that claims to be far ahead
+    puts all of them behind, and they may wait for those that were asked. ``silent``: ranks that were asked long
+    ago and showed no stack.
     """
-    inside = {suspicion.rank for suspicion in suspects if is_inside(stacks.get(suspicion.rank or 0, ""))}
-    known = [suspicion for suspicion in suspects if not inside or suspicion.rank in requested]
-    return [suspicion for suspicion in known if suspicion.rank not in inside]
+    seen_outside = {rank for rank, text in stacks.items() if not is_inside(text)}
+    return [suspicion for suspicion in suspects if suspicion.rank in seen_outside.union(silent)]
 
 
 def is_inside(text: str, marks: Sequence[str] = _INSIDE) -> bool:
@@ -325,7 +325,7 @@ def at_deadline(
 
     A rank that waits inside an operation is behind through no fault: the message that it waits for did not come.
     ``asked``: see ``apart``; one that sent no stack counts as outside. Of thousands only some are asked: nothing is
-    known of the others, so they are not suspected while a rank waits inside.
+    known of the others, so they are not suspected.
     """
     known = sorted(waiting)
     if deadline.cut_short or not ahead.done:
@@ -353,9 +353,10 @@ def _behind(
     behind = [rank for rank in known if statuses[rank].number < ahead.furthest or ahead.done]
     if inside := {rank for rank, text in stacks.items() if is_inside(text)}:
         behind = sorted((apart(stacks, asked).intersection(known) | asked.keys() & set(behind)) - inside)
-    if behind and (ahead.done or len(behind) < len(waiting)):
-        fewest = min(statuses[rank].number for rank in behind)
-        return _late(statuses, [rank for rank in behind if statuses[rank].number == fewest], now)
+    named = [rank for rank in behind if rank in asked] if asked else behind
+    if named and (ahead.done or len(behind) < len(waiting)):
+        fewest = min(statuses[rank].number for rank in named)
+        return _late(statuses, [rank for rank in named if statuses[rank].number == fewest], now)
     return _all("stuck" if len(known) == len(waiting) else "working", statuses, waiting, now)
 
 
