@@ -191,7 +191,8 @@ class ProgramConductor(BaseConductor):
                     raise ValueError(f"node 0 names a port that is none: {brief(port)}")
                 self._start(address, port, now)
             # Where a node was lost or a rank has failed, the signal is what the launcher of the job makes of that.
-            case "signal" if self._failed_at is None or self._only_stop_signals():
+            # Where another agent had it before, the rank may have failed by it.
+            case "signal" if self._failed_at is None or self._signaled or self._only_stop_signals():
                 number = received["number"]
                 if type(number) is not int or not 0 < number < 128:
                     raise ValueError(f"node {node} names a signal that is none: {brief(number)}")
