@@ -93,7 +93,8 @@ def test_the_controller_never_loads_torch() -> None:
 _OPENS_TO_WRITE = {
     "seatrial.files": "the one place",
     "seatrial.environment.secret_variable": "the memory of this process",
-    "seatrial.start": "sent as text, alone; it opens new files only, in folders that no other user can write to",
+    "seatrial.start": "sent as text, alone; it opens new files only, in folders that no other user can write to, and an"
+    " empty one that it removes",
 }
 """Modules that may open files for writing by their names, and why."""
 _WRITING_CALLS = {

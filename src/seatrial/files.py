@@ -7,7 +7,9 @@ hard link) of a file of ours where the file is expected. Hence:
 - a link is never followed, and whatever exists must be a regular file of ours with one name;
 - what is only read may be behind links, and is looked at before it is opened: a terminal of a neighbor's would become
   that of a rank, and its owner could end the rank;
-- the kernel applies the umask when it creates a file, so no mode is set by name;
+- a file is created with the mode that the umask leaves, so no mode is set by name; where its folder has a default
+  access control list, which replaces the umask (acl(5)), that mode limits what the list gives to others;
+- the folder of a run is ours: its owner could have others read and exchange what it holds;
 - nothing here waits for what another user has put there, also not for a file system that this user has mounted at the
   name of a file (FUSE): the mount is judged before anything asks it. A folder that lies on such a file system, and a
   file that a person names to be read, can keep us waiting.
@@ -21,18 +23,31 @@ import contextlib
 import errno
 import io
 import os
+import re
 import select
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from seatrial.start import ForeignError, mount_of, mounted_by, open_again, reached, status_of, user_outside
+from seatrial.start import (
+    ForeignError,
+    mount_of,
+    mounted_by,
+    open_again,
+    owner_of_new_files,
+    owns,
+    reached,
+    status_of,
+    user_outside,
+)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
+_WITH_OWNERS = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
+"""File systems of this machine, which keep the owner of each file as it is."""
 _KERNEL_FILE_SYSTEMS = {"proc", "sysfs", "debugfs", "tracefs", "securityfs", "configfs", "cgroup", "cgroup2", "pstore"}
 _MOST_NAME_BYTES = 100
 """What a temporary name keeps of the name of its file. Encrypted home folders (eCryptfs) take 143 bytes at most."""
@@ -61,11 +76,11 @@ def create(path: str | os.PathLike[str], *, mode: int = 0o666, run_folder: bool 
     Args:
         path: the file.
         mode: its mode, from which the umask is taken away.
-        run_folder: the folder is one that seatrial made, so that it must not be a link, or the mount of another user in
-            the folder above.
+        run_folder: the folder is one that seatrial made, so that it must be ours, and neither a link, nor the mount of
+            another user in the folder above.
     """
     with _folder(path, run_folder) as (folder, name):
-        return _unbuffered(os.open(name, os.O_RDWR | _NEW, mode, dir_fd=folder))
+        return _unbuffered(_open_new(name, os.O_RDWR, mode, folder))
 
 
 def open_to_append(path: str | os.PathLike[str], *, run_folder: bool = False) -> io.FileIO:
@@ -284,6 +299,11 @@ def rename_durably(source: Path, target: Path) -> None:
         os.fsync(folder)
 
 
+def make_run_folder(folder: str | os.PathLike[str]) -> None:
+    """Make the folder of a run. Raises FileExistsError for any existing name."""
+    os.mkdir(folder, 0o777 & ~_umask())
+
+
 def make_private(folder: str | os.PathLike[str]) -> None:
     """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind."""
     with contextlib.suppress(FileExistsError):
@@ -316,7 +336,7 @@ def _temporary(folder: int, name: str, content: bytes, mode: int) -> Iterator[st
     """Yield the name of a file with this content beside the one that it will become. It is removed afterwards."""
     beginning = os.fsencode(name)[:_MOST_NAME_BYTES].decode(errors="ignore")
     temporary = f".{beginning}.{os.urandom(8).hex()}"
-    fd = os.open(temporary, os.O_WRONLY | _NEW, mode, dir_fd=folder)
+    fd = _open_new(temporary, os.O_WRONLY, mode, folder)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
@@ -351,6 +371,9 @@ def _open_run_folder(path: str) -> int:
         looked_at = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             _require_mount(looked_at, name, folder)
+            # Its owner could have others read what it will hold, by an access control list, and exchange each file.
+            if not owns(looked_at):
+                raise _refusal(name, f"a folder of user {os.fstat(looked_at).st_uid}")
             return os.open(os.curdir, _FOLDER, dir_fd=looked_at)
         finally:
             os.close(looked_at)
@@ -363,10 +386,22 @@ def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = 
     with _folder(path, run_folder) as (folder, name):
         for _ in range(_TRIES):
             with contextlib.suppress(FileExistsError):
-                return os.open(name, access | _NEW, 0o666, dir_fd=folder)
+                return _open_new(name, access, 0o666, folder)
             with contextlib.suppress(FileNotFoundError):
                 return _open_existing(folder, name, access, foreign=foreign)
     raise OSError(errno.EBUSY, f"{name} was created and removed {_TRIES} times meanwhile")
+
+
+def _open_new(name: str, access: int, mode: int, folder: int) -> int:
+    return os.open(name, access | _NEW, mode & ~_umask(), dir_fd=folder)
+
+
+def _umask() -> int:
+    """Return the umask of this process; 0 where the kernel does not say it (before Linux 4.7), and applies it alone."""
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as lines:
+        found = re.search(rb"^Umask:\s*([0-7]+)$", lines.read(), re.MULTILINE)
+        return int(found[1], 8) if found else 0
+    return 0
 
 
 def _open_existing(folder: int, name: str, access: int, *, foreign: bool) -> int:
@@ -387,19 +422,20 @@ def _looked_at(path: str | os.PathLike[str], folder: int | None = None) -> Itera
         os.close(fd)
 
 
-def _of_kernel(status: os.stat_result) -> str:
-    """Return the kind of the file system whose files the kernel makes when they are read; empty: an ordinary one.
+def may_map_owners(status: os.stat_result) -> bool:
+    """Return whether a file is on a file system that may show other owners than the users who made its files, as NFS
+    and FUSE do."""
+    return _file_system(status) not in _WITH_OWNERS
 
-    They are regular by their mode, and reading one may wait for ever (/proc/kmsg, trace_pipe), or take what others
-    should read.
-    """
+
+def _file_system(status: os.stat_result) -> str:
+    """Return the kind of the file system of a file; empty: not known."""
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
             words = line.decode(errors="replace").split()
-            kind = words[words.index("-") + 1]
             major, minor = words[2].split(":")
-            if kind in _KERNEL_FILE_SYSTEMS and os.makedev(int(major), int(minor)) == status.st_dev:
-                return kind
+            if os.makedev(int(major), int(minor)) == status.st_dev:
+                return words[words.index("-") + 1]
     return ""
 
 
@@ -407,7 +443,9 @@ def _readable_status(looked_at: int, name: str) -> os.stat_result:
     status = os.fstat(looked_at)
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if file_system := _of_kernel(status):
+    # Their files are regular by their mode, and the kernel makes them when they are read: that may wait for ever
+    # (/proc/kmsg, trace_pipe), or take what others should read.
+    if (file_system := _file_system(status)) in _KERNEL_FILE_SYSTEMS:
         raise _refusal(name, f"a file of the kernel ({file_system})")
     return status
 
@@ -488,17 +526,6 @@ def _require_trusted(fd: int, name: str, private: bool) -> None:
         can, mode = ("read or changed", "go-rwx") if private else ("changed", "go-w")
         words = f"{stat.filemode(status.st_mode)}, so others could have {can} it; chmod {mode} it"
         raise OSError(errno.EPERM, f"{ascii(name)[1:-1]} is {words} once you have looked at it")
-
-
-def owner_of_new_files(folder: int) -> int:
-    """Return the owner of the files that this process creates in a folder. NFS and FUSE may map all users to one."""
-    name = f".owner.{os.urandom(8).hex()}"
-    fd = os.open(name, os.O_WRONLY | _NEW, 0o600, dir_fd=folder)
-    try:
-        os.unlink(name, dir_fd=folder)
-        return os.fstat(fd).st_uid
-    finally:
-        os.close(fd)
 
 
 def kind_of(status: os.stat_result) -> str:

@@ -27,6 +27,9 @@ _MOST_BYTES = 64 << 20
 """A hundred times the size of the bundle."""
 _MAX_LINKS = 40
 """The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
+_MOST_NAMES = 500
+"""Names on a way, those that its links lead through included. No path of a person has a hundred; the kernel would
+follow 40 links of 2,000 names each, and to look at each of those takes minutes."""
 _NOBODY = 65534
 """The user as which the kernel shows the users that a user namespace does not have (user_namespaces(7))."""
 _UNASKED = os.O_PATH | os.O_CLOEXEC
@@ -146,6 +149,12 @@ def _read(part: str) -> bytes:
         # one above. A FIFO would be waited for, and a device never ends.
         folder, name = os.path.split(part)
         above, folder = os.path.split(folder)
+        if folder:
+            with reached(folder, above or ".") as fd:
+                owner = os.fstat(fd).st_uid
+                if owner not in trusted_users(os.readlink(f"/proc/self/fd/{fd}")) and not owns(fd):
+                    # A neighbor knows the name of the run, and may have the bundle: this folder is not shared.
+                    raise OSError(errno.EPERM, f"its folder belongs to user {owner}")
         with reached(os.path.join(folder, name), above or ".") as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise _refusal(f"{part} is no regular file; others have changed that folder, so name another one")
@@ -196,6 +205,26 @@ def trusted_users(path: str = "/", owners: "Collection[int]" = ()) -> "set[int]"
     return {0, os.geteuid()} | {*owners} - {_NOBODY} | as_root
 
 
+def owns(folder: int) -> bool:
+    """Return whether this user owns an open folder. NFS and FUSE may map all users to one."""
+    owner = os.fstat(folder).st_uid
+    try:
+        return owner == os.geteuid() or owner == owner_of_new_files(folder)
+    except OSError:
+        return False
+
+
+def owner_of_new_files(folder: int) -> int:
+    """Return the owner of the files that this process creates in a folder."""
+    name = f".owner.{os.urandom(8).hex()}"
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        os.unlink(name, dir_fd=folder)
+        return os.fstat(fd).st_uid
+    finally:
+        os.close(fd)
+
+
 def refusal_of_number() -> str:
     """Return why this process cannot tell its own files from those of other users; empty: it can."""
     if os.geteuid() != _NOBODY or not _has_own_numbers():
@@ -217,17 +246,25 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
     names = _names_of(path)
     place = start
     folder = os.open(place, _UNASKED_FOLDER)
-    links = 0
+    links = num_visited = 0
     try:
-        yield place, folder, mounted_by(folder), not names
+        mount, user = mount_of(folder), mounted_by(folder)
+        yield place, folder, user, not names
         while names:
+            num_visited += 1
+            if num_visited + len(names) > _MOST_NAMES:
+                words = f"there are more than {_MOST_NAMES} names on the way, those of links included"
+                raise OSError(errno.ENAMETOOLONG, words, path)
             name = names.pop()
             entry = os.path.dirname(place) if name == ".." else os.path.join(place, name)
             fd = _open_name(name, folder, entry)
             try:
-                yield entry, fd, mounted_by(fd), not names
+                # To read all mounts takes its time. While the folder is open no other mount gets the number of its one.
+                its_mount = mount_of(fd)
+                its_user = user if its_mount and its_mount == mount else mounted_by(fd)
+                yield entry, fd, its_user, not names
                 if not stat.S_ISLNK(os.fstat(fd).st_mode):
-                    place = entry
+                    place, mount, user = entry, its_mount, its_user
                     os.dup2(fd, folder, inheritable=False)
                     continue
                 links += 1
@@ -241,9 +278,10 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
                 place = "/"
                 os.close(folder)
                 folder = os.open(place, _UNASKED_FOLDER)
-            if not names:
-                # The link leads to "/" or ".": to what was visited before.
-                yield place, folder, mounted_by(folder), True
+                mount, user = mount_of(folder), mounted_by(folder)
+            if os.path.isabs(target) or not names:
+                # The link leads to "/" or ".", or on from there: to what was visited before.
+                yield place, folder, user, not names
     finally:
         os.close(folder)
 
@@ -324,27 +362,23 @@ def mounted_by(fd: int) -> int:
     Raises OSError where the file system was unmounted meanwhile.
     """
     mount = mount_of(fd)
-    lines = []
+    line = None
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
-        lines = [line.decode(errors="replace").split() for line in mounts]
-    for words in lines:
-        # The last word is the kernel's; the source before it may be any words of that user.
-        found = re.search(r"(?:^|,)user_id=(\d+)", words[-1])
-        if words[0] == mount and found:
-            user = int(found.group(1))
-            if _has_own_numbers():
-                # It is the number in the namespace in which it was mounted (fuse_show_options), which may be this one
-                # or any above: only root is the same in all of them, as far as we trust it. Where others are not
-                # allowed, the kernel itself refuses all but that user, and asks no server (fuse_allow_current_process).
-                is_ours = user == 0 or "allow_other" not in words[-1].split(",")
-            else:
-                is_ours = user == os.geteuid()
-            return 0 if is_ours else user
+        line = re.search(rb"^%b .*" % mount.encode(), mounts.read(), re.MULTILINE)
+    # The last word is the kernel's; the source before it may be any words of that user.
+    options = line.group().decode(errors="replace").split()[-1].split(",") if line else []
+    user = next((int(option[8:]) for option in options if re.fullmatch(r"user_id=\d+", option)), -1)
+    if user >= 0:
+        # In a container it is the number in the namespace in which it was mounted (fuse_show_options), which may be
+        # this one or any above: only root is the same in all of them, as far as we trust it. Where others are not
+        # allowed, the kernel itself refuses all but that user, and asks no server (fuse_allow_current_process).
+        is_ours = user == 0 or "allow_other" not in options if _has_own_numbers() else user == os.geteuid()
+        return 0 if is_ours else user
     # An unmounted file system stays usable where it is open, without a line. After chroot that of "/" has none, either.
     root = os.open("/", _UNASKED)
-    known = {"", mount_of(root), *(words[0] for words in lines)}
+    known = {"", mount_of(root)}
     os.close(root)
-    if mount not in known:
+    if line is None and mount not in known:
         path = os.readlink(f"/proc/self/fd/{fd}")
         raise OSError(errno.ESTALE, "its file system was unmounted meanwhile", path)
     return 0

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.errors import RequestError
-from seatrial.files import owner_of_new_files
-from seatrial.start import ForeignError, refusal_of_number, trusted_users, way_to
+from seatrial.files import may_map_owners
+from seatrial.start import ForeignError, owner_of_new_files, refusal_of_number, trusted_users, way_to
+
+_NO_SHARE = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +82,14 @@ def is_here(folder: str, trust: FolderTrust) -> bool:
         trust: on the controller's machine.
     """
     try:
-        last = list(_steps(folder, trust.mounters))[-1]
+        for step in _steps(folder, trust.mounters):
+            if stat.S_ISLNK(step.status.st_mode) and step.status.st_uid not in trusted_users(step.name, trust.owners):
+                return True  # It may lead anywhere.
     except ForeignError:
         return True
     except OSError:
         return False
-    return not last.missing and stat.S_ISDIR(last.status.st_mode)
+    return not step.missing and stat.S_ISDIR(step.status.st_mode)
 
 
 def refusal(folder: str, script: str, trust: FolderTrust) -> str:
@@ -101,11 +105,13 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
         script: a path that starts there; empty: only the folder counts.
         trust: of ``trust_here`` for the same two, on the controller's machine.
     """
+    share: tuple[int, int] | None = None
     try:
         for step in _steps_of(folder, script, trust.mounters):
-            trusted = trusted_users(step.name, trust.owners)
-            if step.status.st_uid not in trusted and not _owns_all(step.status, folder, trust.mounters):
-                return f"{step.name} belongs to user {step.status.st_uid}"
+            if step.status.st_uid not in trusted_users(step.name, trust.owners):
+                share = share or (_share_of(folder, trust.mounters) if may_map_owners(step.status) else _NO_SHARE)
+                if share != (step.status.st_dev, step.status.st_uid):
+                    return f"{step.name} belongs to user {step.status.st_uid}"
             if _is_open(step) and step.missing:
                 return f"{step.missing} is missing, and all users can write to {step.name}"
             if _is_open(step) and step.name not in trust.open_places:
@@ -145,15 +151,17 @@ def _steps(path: str, mounters: Collection[int] | None) -> Iterator[_Step]:
 
     ``mounters``: the users whose file systems may be asked; None: those of all. Raises ForeignError for others.
     """
-    steps = dict[str, _Step]()
+    above = None
     try:
         for name, fd, mounter, is_last in way_to(path):
             if mounters is not None and mounter not in (0, *mounters):
                 raise ForeignError(name, mounter)
-            steps[name] = _Step(name=name, status=os.fstat(fd), mounter=mounter, is_last=is_last)
-            yield steps[name]
+            step = _Step(name=name, status=os.fstat(fd), mounter=mounter, is_last=is_last)
+            above = above if stat.S_ISLNK(step.status.st_mode) else step
+            yield step
     except FileNotFoundError as error:
-        yield replace(steps[os.path.dirname(error.filename)], is_last=True, missing=error.filename)
+        if above is not None:
+            yield replace(above, is_last=True, missing=error.filename)
 
 
 def _is_open(step: _Step) -> bool:
@@ -163,16 +171,13 @@ def _is_open(step: _Step) -> bool:
     return bool(mode & stat.S_IWOTH) and not stat.S_ISLNK(mode) and not has_guard
 
 
-def _owns_all(status: os.stat_result, folder: str, mounters: Collection[int]) -> bool:
-    """Return whether this is the owner of all files of a share, also of ours: NFS and FUSE may map all users to one."""
+def _share_of(folder: str, mounters: Collection[int]) -> tuple[int, int]:
+    """Return the device of a folder, and the owner of all files there, also of ours: NFS and FUSE may map all users to
+    one."""
     with suppress(OSError):
         for _, fd, mounter, is_last in way_to(folder):
             if mounter not in (0, *mounters):
-                return False
-            if is_last and stat.S_ISDIR(os.fstat(fd).st_mode) and os.fstat(fd).st_dev == status.st_dev:
-                here = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-                try:
-                    return owner_of_new_files(here) == status.st_uid
-                finally:
-                    os.close(here)
-    return False
+                break
+            if is_last and stat.S_ISDIR(os.fstat(fd).st_mode):
+                return os.fstat(fd).st_dev, owner_of_new_files(fd)
+    return _NO_SHARE

@@ -14,6 +14,7 @@ from seatrial.errors import RequestError
 from seatrial.files import (
     has_entry,
     kind_of,
+    make_run_folder,
     open_to_read,
     status_behind_links,
     status_of_entry,
@@ -81,7 +82,7 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
         out.mkdir(parents=True, exist_ok=True)
         # With ``exist_ok`` it would ask what another user has mounted there.
         with suppress(FileExistsError):
-            folder.mkdir()
+            make_run_folder(folder)
         # The document first: without one, the other files are not ours.
         for name in sorted(texts, key=lambda name: name != _DOCUMENT):
             write_atomically(written.files[name], _encoded(texts[name]), run_folder=True)

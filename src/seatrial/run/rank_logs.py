@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.files import create, open_to_append
+from seatrial.files import create, open_to_append, open_to_read
 from seatrial.protocol.commands import PIECE_BYTES, RankLog
 from seatrial.protocol.fields import MOST_GENERATIONS
 
@@ -102,12 +102,15 @@ class RankLogs:
                 self._open.pop(name).close()
 
     def _create(self, name: str) -> bool:
-        try:
-            create(self._folder / name, run_folder=True).close()
-        except FileExistsError:
-            return False
-        except OSError:
-            return True  # what cannot be written is counted
+        """Return whether this process is the one that writes the file; what it cannot write is counted."""
+        path = self._folder / name
+        with contextlib.suppress(OSError):
+            try:
+                create(path, run_folder=True).close()
+            except FileExistsError:
+                # One that a neighbor has put there has no output.
+                open_to_read(path, run_folder=True).close()
+                return False
         return True
 
     def _append(self, name: str, file: _File, at: int, piece: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.environment.secret_variable import take_secret
 from seatrial.errors import RequestError
-from seatrial.files import create, open_to_append, remove
+from seatrial.files import create, make_run_folder, open_to_append, remove
 from seatrial.protocol.events import EndEvent, NoteEvent, Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import encode
@@ -32,7 +32,8 @@ def new_folder(out: Path) -> tuple[str, Path]:
     run = os.environ.get("SEATRIAL_LIVE") or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = out / run
     try:
-        folder.mkdir(parents=True)
+        out.mkdir(parents=True, exist_ok=True)
+        make_run_folder(folder)
         probe = folder / ".writable"
         with create(probe, run_folder=True) as file:
             file.write(b"seatrial")

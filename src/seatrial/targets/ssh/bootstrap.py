@@ -77,14 +77,16 @@ def _enter(
         for _, fd, mounter, is_last in way_to(folder["path"]):
             if mounter not in (0, *folder["mounters"]):
                 return
-            status = os.fstat(fd)
-            if is_last and stat.S_ISDIR(status.st_mode):
-                # Its path as it is now: who can exchange a link on the way must not have another folder looked at.
-                place = os.readlink(f"/proc/self/fd/{fd}")
-                is_open = status.st_mode & 0o002 and place not in folder["open_places"]
-                trusted = trusted_users(place, folder["owners"])
-                if status.st_uid in trusted and not is_open:
-                    os.fchdir(fd)
+            status, is_link = os.fstat(fd), stat.S_ISLNK(os.fstat(fd).st_mode)
+            if not is_link and not (is_last and stat.S_ISDIR(status.st_mode)):
+                continue
+            # Its path as it is now: who can exchange a link on the way must not have another folder looked at.
+            place = os.readlink(f"/proc/self/fd/{fd}")
+            is_open = not is_link and status.st_mode & 0o002 and place not in folder["open_places"]
+            if is_open or status.st_uid not in trusted_users(place, folder["owners"]):
+                return
+            if not is_link:
+                os.fchdir(fd)
 
 
 def _read(stream: BinaryIO, size_bytes: int) -> bytes:

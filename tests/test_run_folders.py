@@ -1,0 +1,155 @@
+"""The folder of a run is ours, and what lies in it is open to no more users than the umask leaves."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import stat
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seatrial import files, start
+from seatrial.judge.conclude import conclude
+from seatrial.report.write import write_reports
+from seatrial.run.rank_logs import RankLogs
+from seatrial.run.record import new_folder
+from seatrial.util.disk_writer import DiskWriter
+
+_NEIGHBOR = 12345
+_DEFAULT = "system.posix_acl_default"
+_USES: dict[str, Callable[[Path], Any]] = {
+    "create": lambda path: files.create(path, run_folder=True),
+    "append": lambda path: files.open_to_append(path, run_folder=True),
+    "overwrite": lambda path: files.open_to_overwrite(path, run_folder=True),
+    "read": lambda path: files.open_to_read(path, run_folder=True),
+    "replace": lambda path: files.write_atomically(path, b"", run_folder=True),
+    "remove": files.remove,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (folder := tmp_path / "run").mkdir()
+    return folder
+
+
+@pytest.fixture
+def theirs(folder: Path) -> Path:
+    """A folder of a neighbor, who has left nothing else to refuse in it."""
+    (folder / "file").write_text("")
+    os.chown(folder, _NEIGHBOR, _NEIGHBOR)
+    return folder
+
+
+@pytest.fixture(params=[0o022, 0o027, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def _give_all(folder: Path) -> None:
+    """Give a folder the access control list by which a user, the group and all others may do all with new files."""
+    entries = ((0x01, -1), (0x02, _NEIGHBOR), (0x04, -1), (0x10, -1), (0x20, -1))
+    packed = b"".join(struct.pack("<HHI", tag, 7, user & 0xFFFFFFFF) for tag, user in entries)
+    try:
+        os.setxattr(folder, _DEFAULT, struct.pack("<I", 2) + packed)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("use", _USES)
+def test_the_folder_of_another_user_is_refused(use: str, theirs: Path) -> None:
+    with pytest.raises(OSError, match=f"run is a folder of user {_NEIGHBOR}; remove it or name another place"):
+        _USES[use](theirs / "file")
+    assert [file.name for file in theirs.iterdir()] == ["file"]
+
+
+@pytest.mark.root
+def test_a_share_that_shows_all_users_as_one(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "owner_of_new_files", lambda fd: _NEIGHBOR)
+    files.open_to_append(theirs / "new", run_folder=True).close()
+    assert start._read(str(theirs / "file")) == b""
+
+
+@pytest.mark.root
+def test_the_report_is_written_into_no_folder_of_another_user(tmp_path: Path) -> None:
+    (run := tmp_path / "unknown-run").mkdir()
+    os.chown(run, _NEIGHBOR, _NEIGHBOR)
+    with pytest.raises(Exception, match=f"unknown-run is a folder of user {_NEIGHBOR}"):
+        write_reports(conclude([]), tmp_path)
+
+
+@pytest.mark.root
+def test_the_output_of_a_rank_goes_elsewhere(theirs: Path) -> None:
+    """The agent sends it then."""
+    disk = DiskWriter()
+    file = disk.open(str(theirs / "rank0.gen0.log"), lambda gap_bytes: b"", returns=True)
+    disk.write(file, b"secret")
+    assert disk.end(float("inf"))
+    assert (file.is_refused, disk.take_back(file)) == (True, b"secret")
+    assert f"a folder of user {_NEIGHBOR}" in file.error
+
+
+def _sent(piece: bytes) -> Any:
+    data = base64.b64encode(zlib.compress(piece)).decode()
+    return {"kind": "log", "rank": 0, "gen": 0, "at": 0, "data": data, "last": True}
+
+
+@pytest.mark.root
+def test_what_the_controller_cannot_keep_is_said(theirs: Path) -> None:
+    logs = RankLogs(theirs, 1)
+    logs.take(_sent(b"secret"))
+    assert logs.notes()[0].startswith("rank 0: 6 bytes of its output could not be kept")
+
+
+@pytest.mark.root
+def test_a_file_that_a_neighbor_put_there_has_no_output(folder: Path) -> None:
+    (log := folder / "rank0.gen0.log").write_text("")
+    os.chown(log, _NEIGHBOR, _NEIGHBOR)
+    logs = RankLogs(folder, 1)
+    logs.take(_sent(b"output"))
+    assert logs.notes()[0].startswith("rank 0: 6 bytes of its output could not be kept")
+
+
+@pytest.mark.root
+def test_a_bundle_in_the_folder_of_another_user_does_not_start(theirs: Path) -> None:
+    """On a node that does not share it: a neighbor reads the name of the run, and has the bundle."""
+    (part := theirs / "seatrial.pyz").write_bytes(b"bundle")
+    command = [sys.executable, start.__file__, hashlib.sha256(b"bundle").hexdigest(), "-", str(part)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 3
+    assert done.stderr == (
+        f"Error: the bundle {part} cannot be read here (its folder belongs to user {_NEIGHBOR}); all nodes must see it"
+        " at the same path.\n"
+    )
+
+
+@pytest.mark.parametrize("use", ["create", "append", "overwrite", "replace"])
+def test_no_list_gives_others_more_than_the_umask(use: str, umask: int, folder: Path) -> None:
+    """A default access control list replaces the umask; where the kernel shows one, the group bits are its limit."""
+    _give_all(folder)
+    made = _USES[use](folder / "file")
+    if made is not None:
+        made.close()
+    assert stat.S_IMODE((folder / "file").stat().st_mode) == 0o666 & ~umask
+
+
+def test_no_list_opens_the_folder_of_a_run(umask: int, tmp_path: Path) -> None:
+    _give_all(tmp_path)
+    _, folder = new_folder(tmp_path)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask
+    written = write_reports(conclude([]), tmp_path)
+    assert stat.S_IMODE(written.folder.stat().st_mode) == 0o777 & ~umask
+    assert (
+        stat.S_IMODE(written.document.stat().st_mode) == stat.S_IMODE(written.latest.stat().st_mode) == 0o666 & ~umask
+    )
