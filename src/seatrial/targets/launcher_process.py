@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from pathlib import Path
 from seatrial.bundle import bundle
 from seatrial.errors import RequestError
 from seatrial.files import write_atomically
+from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.targets.command import Command, shell_line, shell_lines
 from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
 from seatrial.targets.processes import Agents, Attach
@@ -26,9 +28,10 @@ _TERMINATED_S = 3.0
 _LOG_POLL_S = 1.0
 TAIL_BYTES = 64 << 10
 """The end of the output of a launcher that is read."""
-_JOIN_S = 10.0
-"""From an error of an agent in the output of a launcher until it counts. Every host of the job can write there, also
-about others: those that are about to join get this time, and only nodes that have not joined by then are named."""
+_TOLD_S = 2.0
+"""Before the end of the time to join, an error of an agent in the output of a launcher that goes on counts. Every host
+of the job can write there, also about others: a slow one gets that time, and only nodes that have not joined by then
+are named."""
 _MOST_NAMED = 8
 
 
@@ -106,8 +109,10 @@ class Launcher(Agents):
         self._ever_connected: set[int] = set()
         """Nodes whose agents have ever been connected: no launcher has refused its options then, and its output tells
         no more of them."""
-        self._said_at: dict[Path, float] = {}
-        """Output of a launcher -> when an error of an agent was first seen in it."""
+        self._told: set[Path] = set()
+        """Outputs of launchers in which an error of an agent was seen."""
+        self._joined_by = math.inf
+        """By then an agent must have joined."""
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Write the bundle, then start the commands. Raises RequestError where it cannot be written."""
@@ -115,6 +120,7 @@ class Launcher(Agents):
             write_bundle(command)
         with contextlib.ExitStack() as stack:
             super().submit([_with_descriptors(command, stack) for command in commands], folder, signals, attach)
+        self._joined_by = self._clock() + join_timeout_s() - _TOLD_S
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return how a launcher ended, or why an agent did not connect although its launcher continues.
@@ -154,14 +160,15 @@ class Launcher(Agents):
         return None
 
     def _said_by_agents(self, log: Path, absent: Sequence[int]) -> tuple[int, str] | None:
-        """Return the failure of which the output of a launcher tells, and that nodes still lack some time later."""
+        """Return the failure of which the output of a launcher tells, once nodes have had their time to join."""
         output = self._tails.read(log, TAIL_BYTES)
         error, refusal = reason_of_agent(output), refused(output)
         if not (error or refusal):
             return None
-        if log not in self._said_at:
+        if log not in self._told:
+            self._told.add(log)
             self._on_status(f"seatrial: in the output of the launcher: {quoted(error or refusal)}")
-        if self._clock() - self._said_at.setdefault(log, self._clock()) < _JOIN_S:
+        if self._clock() < self._joined_by:
             return None
         numbers = ", ".join(map(str, absent[:_MOST_NAMED])) + (", ..." if len(absent) > _MOST_NAMED else "")
         lacking = (
