@@ -24,6 +24,7 @@ from seatrial.targets.ssh import bootstrap
 from seatrial.training.checkpoint import CheckpointFolder
 
 _NEIGHBOR = 12345
+_NOBODY = dataclasses.asdict(FolderTrust())
 _WORDS = "there are more than 500 names on the way, those of links included"
 
 
@@ -78,9 +79,14 @@ _USES: dict[str, Callable[[Path], Any]] = {
         {"path": str(chain), **_NOBODY}, start.trusted_users, start.way_to
     ),
     "py-spy": lambda chain: py_spy.find("/bin/python", {"PATH": str(chain)}),
-    "a report": lambda chain: write_somewhere(conclude([]), chain),
+    "a folder for reports": lambda chain: write_somewhere(conclude([]), chain),
+    "the folder of a run": lambda chain: write_somewhere(conclude([]), _as_run(chain)),
 }
-_NOBODY = dataclasses.asdict(FolderTrust())
+
+
+def _as_run(chain: Path) -> Path:
+    """Put the chain in the place of the folder of a run, and return the folder above."""
+    return chain.rename(chain.with_name("unknown-run")).parent
 
 
 @pytest.mark.parametrize("use", _USES)
@@ -160,3 +166,12 @@ def test_a_deep_way_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finally:
         tracemalloc.stop()
     assert peak_bytes < 1 << 20
+
+
+def test_many_files_in_a_folder_are_looked_at_in_no_time(tmp_path: Path, asked: list[int]) -> None:
+    """A colleague can put as many among the checkpoints as the disk takes."""
+    for number in range(20):
+        (tmp_path / f"{number}").write_text("")
+        files.status_of_entry(tmp_path / f"{number}")
+        files.status_of_entry(tmp_path / f"{number}", tmp_path)
+    assert asked == []

@@ -295,7 +295,10 @@ def reached(name: str, start: str) -> "Iterator[int]":
     """
     fd = chosen = -1
     try:
-        for place, found, user, is_last in way_to(name, start):
+        if not _names_of(name):
+            # Of many files in one folder not each is worth reading all mounts.
+            fd = os.open(start, _UNASKED_FOLDER)
+        for place, found, user, is_last in way_to(name, start) if fd < 0 else ():
             chosen = user if chosen < 0 else chosen
             if user not in (0, chosen):
                 raise ForeignError(place, user)

@@ -28,10 +28,10 @@ _TERMINATED_S = 3.0
 _LOG_POLL_S = 1.0
 TAIL_BYTES = 64 << 10
 """The end of the output of a launcher that is read."""
-_TOLD_S = 2.0
-"""Before the end of the time to join, an error of an agent in the output of a launcher that goes on counts. Every host
-of the job can write there, also about others: a slow one gets that time, and only nodes that have not joined by then
-are named."""
+_MARGIN_S = 2.0
+"""So long before the end of the time to join an error of an agent counts that stands in the output of a launcher that
+goes on. Every host of the job can write there, also about others: a slow one has that time, and only nodes that have
+not joined by then are named."""
 _MOST_NAMED = 8
 
 
@@ -109,10 +109,10 @@ class Launcher(Agents):
         self._ever_connected: set[int] = set()
         """Nodes whose agents have ever been connected: no launcher has refused its options then, and its output tells
         no more of them."""
-        self._told: set[Path] = set()
+        self._shown: set[Path] = set()
         """Outputs of launchers in which an error of an agent was seen."""
-        self._joined_by = math.inf
-        """By then an agent must have joined."""
+        self._late_at = math.inf
+        """From then on an agent that has not joined is missed."""
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Write the bundle, then start the commands. Raises RequestError where it cannot be written."""
@@ -120,7 +120,7 @@ class Launcher(Agents):
             write_bundle(command)
         with contextlib.ExitStack() as stack:
             super().submit([_with_descriptors(command, stack) for command in commands], folder, signals, attach)
-        self._joined_by = self._clock() + join_timeout_s() - _TOLD_S
+        self._late_at = self._clock() + join_timeout_s() - _MARGIN_S
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return how a launcher ended, or why an agent did not connect although its launcher continues.
@@ -165,10 +165,10 @@ class Launcher(Agents):
         error, refusal = reason_of_agent(output), refused(output)
         if not (error or refusal):
             return None
-        if log not in self._told:
-            self._told.add(log)
+        if log not in self._shown:
+            self._shown.add(log)
             self._on_status(f"seatrial: in the output of the launcher: {quoted(error or refusal)}")
-        if self._clock() < self._joined_by:
+        if self._clock() < self._late_at:
             return None
         numbers = ", ".join(map(str, absent[:_MOST_NAMED])) + (", ..." if len(absent) > _MOST_NAMED else "")
         lacking = (
