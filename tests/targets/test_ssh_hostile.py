@@ -177,12 +177,12 @@ def test_the_folder_that_is_judged_is_the_one_that_is_entered(tmp_path: Path, mo
 
     def nobody(path: str, owners: list[int]) -> set[int]:
         judged.append(path)
-        return set()
+        return {os.geteuid()} if path == str(link) else set()
 
     monkeypatch.setattr(os, "open", open_before_the_exchange)
     bootstrap._enter({"path": str(link / "job"), "owners": [], "mounters": [], "open_places": []}, nobody, way_to)
     monkeypatch.undo()
-    assert judged == [str(tmp_path / "theirs" / "job")]
+    assert judged == [str(link), str(tmp_path / "theirs" / "job")]
 
 
 @pytest.mark.parametrize("path", ["/nowhere:", ".", ":"])
