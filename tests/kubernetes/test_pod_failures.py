@@ -518,3 +518,39 @@ def test_a_pod_that_nobody_stopped_or_before_a_result_has_failed(code: int, line
         [ended_pod(0, 0), other if lines else replace(other, stop="was deleted")], under_mpi=False
     )
     assert heard.outcome(training())["how"] == "failed"
+
+
+_STUCK = (
+    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."
+    " If you suspect the watchdog is not actually stuck and a longer timeout would help, you can either increase it"
+)
+_HANG = "Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang."
+
+
+@pytest.mark.parametrize("why", [_STUCK, _HANG])
+def test_a_rank_whose_watchdog_hangs_is_a_witness(why: str, tmp_path: Path) -> None:
+    """A call of NCCL hangs there where a peer is gone, and the monitor of the watchdog aborts the rank."""
+    lines = [
+        f"[rank0]:[E704 13:48:58.260 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank 0] {why}",
+        "seatrial: rank 0 was killed by SIGABRT",
+    ]
+    assert _said(tmp_path, lines, [_own(3)]).startswith("pod t-1 on")
+    assert _said(tmp_path, lines, [_lost(3)]).endswith("nothing shows which node is at fault")
+
+
+def test_one_list_with_a_deletion_and_the_end_of_a_witness_names_neither(tmp_path: Path) -> None:
+    witness, deleted = ended(0, 1), ended(1, 143, is_deleted=True)
+    dying = {**running(1), "metadata": deleted["metadata"]}
+    lists = [[running(0), running(1)], [witness, dying], [witness, deleted]]
+    cluster = Cluster(
+        tmp_path,
+        lists[-1],
+        listed_in_turn(lists, tmp_path),
+        ("'logs trial-1-0-x'*", _stamped(_lost(0))),
+        ("logs*", ":"),
+    )
+    attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert outcome["text"].endswith("nothing shows which node is at fault")

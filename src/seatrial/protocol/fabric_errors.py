@@ -85,9 +85,12 @@ _GAVE_UP = tuple(
 )
 """The words of torch for a wait that took longer than the timeout of its group or store."""
 _ENDED_BY_WATCHDOG = re.compile(
-    r"dump signal due to a collective timeout|dump debug info, due to collective timeout", re.I
+    r"dump signal due to a collective timeout|dump debug info, due to (?:collective timeout|\S{1,40} watchdog hang)"
+    r"|watchdog got stuck for \d{1,9} seconds without making progress",
+    re.I,
 )
-"""A watchdog of NCCL ends its process because that of another rank has timed out."""
+"""A watchdog of NCCL ends its process because that of another rank has timed out; the monitor of the watchdog, because
+that one hangs in a call, as it does where a peer is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
