@@ -78,7 +78,7 @@ def test_the_controller_never_loads_torch() -> None:
         "seatrial.worker.",
         "seatrial.training.",
         "seatrial.mpi",
-        "seatrial.rank.gloo_store",
+        *(f"seatrial.rank.{name}_store" for name in ("gloo", "page")),
         *(f"seatrial.checks.training.{name}" for name in ("alone", "one_batch", "runs")),
     )
     controller = [name for name in modules if not name.startswith(ranks)]

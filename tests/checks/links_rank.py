@@ -1,6 +1,7 @@
-"""One rank of the links check as a process: ``python links_rank.py RANK SIZE PORT ROUND PARAMS ROUND_S LIE``.
+"""One rank of the links check as a process: ``python links_rank.py RANK SIZE PORT PARAMS ROUND_S LIE``.
 
-It answers one round and prints its measurements, facts and phases as a line of JSON.
+It prints the address of its page as a line of JSON, reads one round, answers it, and prints its measurements, facts and
+phases as another line.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from seatrial.checks.links.params import Params
 
 rank, size, port = (int(word) for word in sys.argv[1:4])
 store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)
-lie = sys.argv[7]
+lie = sys.argv[6]
 distributed: Any = dist
 links: Any = of_links
 send, recv = distributed.send, distributed.recv
@@ -45,7 +46,7 @@ elif lie == "many transfers":
     links._LEAST_TRANSFERS = 1_000_000
 elif lie == "late":
     distributed.recv = receive_late
-params = Params(**json.loads(sys.argv[5]))
+params = Params(**json.loads(sys.argv[4]))
 context = FakeContext(
     check="links",
     rank=rank,
@@ -53,10 +54,12 @@ context = FakeContext(
     world_size=size,
     ranks=tuple(range(size)),
     store=store,
-    stage="round 1",
-    timeout_s=float(sys.argv[6]),
-    given={"round": json.loads(sys.argv[4])},
+    stage="page",
+    timeout_s=float(sys.argv[5]),
 )
+links.measure(context, params)
+print(json.dumps(context.facts.pop().value), flush=True)
+context.stage, context.given = "round 1", {"round": json.loads(input())}
 links.measure(context, params)
 # The store lives in rank 0: it goes last.
 store.add("left", 1)
@@ -64,4 +67,4 @@ if rank == 0:
     while store.add("left", 0) < size:
         pass
 items = ([item.to_json() for item in items] for items in (context.measurements, context.facts))
-print(json.dumps([*items, context.phases]))
+print(json.dumps([*items, context.phases[1:]]))

@@ -73,7 +73,10 @@ class SimulatedCluster:
             ranks=ranks,
             asked=tuple(ranks),
             measurements=(),
-            facts=(),
+            facts=tuple(
+                Fact(check="links", name="page", value={"host": "10.0.0.1", "port": 1 + rank}, rank=rank, stage="page")
+                for rank in ranks
+            ),
             backend="gloo",
             device_type=self.device_type,
             places_of_nodes=self.places or own,

@@ -8,14 +8,17 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 import torch.distributed as dist
 from checks.fake_context import CPU, FakeContext
+from checks.lying_store import Lie, false_port, late_once, lying_store, poisoned
 
 from seatrial.rank import groups
 
@@ -24,31 +27,51 @@ _PARAMS = {"cpu_bytes": 65_536, "seconds": 0.05, "pair_timeout_s": 1.0}
 
 
 def _measured(
-    size: int, *parts: dict[str, Any], round_s: float = 60.0, lie: str = ""
+    size: int,
+    *parts: dict[str, Any],
+    round_s: float = 60.0,
+    lie: str = "",
+    lies: Mapping[int, Lie] | None = None,
+    poisoned_pair: str = "",
+    closed: Sequence[int] = (),
 ) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """Return measurements and facts of each rank for a round of ``round_s`` seconds. Rank 0 tells the lie."""
+    """Return measurements and facts of each rank for a round of ``round_s`` seconds.
+
+    Rank 0 tells its peers the ``lie``; its store tells ``lies``, by rank. Nobody listens where the pages of ``closed``
+    are said to be.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    asked = json.dumps({"parts": [{**_PART, **part} for part in parts]})
-    words = [str(size), str(port), asked, json.dumps(_PARAMS), str(round_s)]
+    words = [json.dumps(_PARAMS), str(round_s)]
     script = str(Path(__file__).with_name("links_rank.py"))
     with contextlib.ExitStack() as stack:
-        running = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, script, str(rank), *words, "" if rank else lie], stdout=subprocess.PIPE, text=True
-                )
-            )
-            for rank in range(size)
-        ]
-        for process in running:
+        if poisoned_pair:
+            stack.enter_context(poisoned(port, poisoned_pair))
+        running = list[subprocess.Popen[str]]()
+        for rank in range(size):
+            of_rank = (lies or {}).get(rank)
+            seen = stack.enter_context(lying_store(port, of_rank)) if of_rank else port
+            argv = [sys.executable, script, str(rank), str(size), str(seen), *words, "" if rank else lie]
+            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            running.append(stack.enter_context(process))
             stack.callback(process.kill)
+        pages = [json.loads(_pipe(process.stdout).readline()) for process in running]
+        addresses = {str(rank): ["127.0.0.1", 9 if rank in closed else pages[rank]["port"]] for rank in range(size)}
+        asked = json.dumps({"parts": [{**_PART, **part} for part in parts], "addresses": addresses})
+        for process in running:
+            _pipe(process.stdin).write(f"{asked}\n")
+            _pipe(process.stdin).flush()
         answers = [process.communicate(timeout=50)[0] for process in running]
     read = [json.loads(text.splitlines()[-1]) for text in answers]
     # Ranks of one step pass the same phases, also where no pair of a turn has them; a small group has fewer turns.
     longest = max((phases for *_, phases in read), key=len)
     assert all(phases == longest[: len(phases)] for *_, phases in read)
-    return [(measurements, facts) for measurements, facts, _ in read]
+    return [(measurements, [fact for fact in facts if fact["name"] != "page"]) for measurements, facts, _ in read]
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe
 
 
 @pytest.mark.slow
@@ -100,11 +123,49 @@ def test_a_late_group_says_so_and_reports_no_median() -> None:
         assert [each["value"] for each in facts if each["name"] == "late"] == [{"fabric": "nodes", "exchanges": [0, 1]}]
 
 
+_TOO_LATE = late_once(6.5)
+_ON_PAIRS: dict[str, dict[str, Any]] = {
+    "a false port": {"lies": {1: false_port}},
+    "a beginning that one end hears late": {"lies": {2: late_once(6.0)}},
+    "addresses of a neighbor": {"poisoned_pair": "1-2"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("liar", _ON_PAIRS)
+def test_no_liar_at_the_store_keeps_two_ranks_apart(liar: str) -> None:
+    answers = _measured(3, {"pairs": [[1, 2]]}, **_ON_PAIRS[liar])
+    assert [facts for _, facts in answers[1:]] == [[answers[1][1][0]], []]
+    assert [(each["rank"], each["peer"]) for rank, _ in answers for each in rank if each["name"] == "gbps"] == [
+        (1, 2),
+        (2, 1),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("liar", [false_port, late_once(3.0), _TOO_LATE], ids=["false port", "late", "too late"])
+def test_no_liar_at_the_store_has_two_members_accuse_each_other(liar: Lie) -> None:
+    """One that comes too late is named by its peer alone, as one that did not come."""
+    answers = _measured(3, {"groups": [[0, 1, 2]], "list_below_gbps": 1e9}, lies={2: liar})
+    said = [fact["name"] for _, facts in answers for fact in facts if fact["name"] != "asked"]
+    assert set(said) <= {"unmet"}
+    assert bool(said) == (liar is _TOO_LATE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("closed", "said"), [([1, 2], ["unreachable"] * 2), ([2], ["unreachable", "unmet"])])
+def test_a_page_that_cannot_be_reached(closed: list[int], said: list[str]) -> None:
+    answers = _measured(3, {"pairs": [[1, 2]]}, closed=closed)
+    assert [fact["name"] for _, facts in answers for fact in facts if fact["name"] != "asked"] == said
+    reason = "no connection to the page of rank 2 (refused)"
+    assert [fact["value"] for fact in answers[1][1][1:]] == [{"peer": 2, "reason": reason}]
+
+
 @pytest.mark.parametrize(
-    ("name", "handling", "timeout"), [("links/x", "2", timedelta(seconds=5)), ("world", "3", timedelta(days=1))]
+    ("is_world", "handling", "timeout"), [(False, "2", timedelta(seconds=5)), (True, "3", timedelta(days=1))]
 )
 def test_the_handling_of_nccl_errors_on_a_link_and_in_the_world(
-    monkeypatch: pytest.MonkeyPatch, name: str, handling: str, timeout: timedelta
+    monkeypatch: pytest.MonkeyPatch, is_world: bool, handling: str, timeout: timedelta
 ) -> None:
     """A stand-in for NCCL's group, which needs a GPU: its arguments, and its environment."""
     variables = [
@@ -118,9 +179,14 @@ def test_the_handling_of_nccl_errors_on_a_link_and_in_the_world(
     for variable in variables:
         monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(dist, "init_process_group", stand_in)
+    store: Any = dist.HashStore()
     context = FakeContext(
-        check="links", store=dist.HashStore(), backend="nccl", device=replace(CPU, type="cuda", backend="nccl", index=3)
+        check="links", store=store, backend="nccl", device=replace(CPU, type="cuda", backend="nccl", index=3)
     )
-    groups.form(context, name, [0], timedelta(seconds=5))
+    if is_world:
+        monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=None))
+        groups.form_world(context)
+    else:
+        groups.form(context, store, [0], timedelta(seconds=5))
     assert seen["environ"] == [handling, "0", "0"]
     assert (seen["backend"], seen["timeout"], str(seen["device_id"])) == ("nccl", timeout, "cuda:3")

@@ -55,7 +55,7 @@ def test_a_false_address_is_an_error_before_gloo_reads_it(name: str) -> None:
     store: Any = _LyingStore(FALSE[name])
     context = FakeContext(check="bootstrap", ranks=(4, 7), rank=4, world_size=2, store=store)
     with pytest.raises(MeetingError, match="rank 7 published at the store, or another one in its name") as raised:
-        groups.form(context, "world", (4, 7), timedelta(seconds=5))
+        groups.form(context, store, (4, 7), timedelta(seconds=5))
     assert cause_of(raised.value) == "fabric"
 
 

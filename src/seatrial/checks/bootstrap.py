@@ -61,7 +61,7 @@ def measure(context: Context, params: Params) -> None:
         return
     context.phase("meet at the store")
     started = time.perf_counter()
-    groups.form_world(context, timeout)
+    groups.form_world(context)
     context.measurement("form_s", time.perf_counter() - started, "s", "low")
     context.phase("first barrier")
     started = time.perf_counter()

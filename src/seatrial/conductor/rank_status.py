@@ -20,7 +20,7 @@ from seatrial.protocol.timeouts import PATIENCE_S, STUCK_S, patience_s
 _WAITS = (
     "/torch/distributed/",
     "/torch/cuda/",
-    *(f"/seatrial/rank/{name}.py" for name in ("groups", "gloo_store")),
+    *(f"/seatrial/rank/{name}.py" for name in ("groups", "gloo_store", "page_store", "word_page")),
     *(f"/seatrial/mpi_backend/{name}.py" for name in ("register", "group", "lane", "library", "work")),
     "wait_for_others",
 )

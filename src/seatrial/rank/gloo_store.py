@@ -1,8 +1,8 @@
 """The store as Gloo reads it, with the addresses of the other ranks checked: Gloo trusts the lengths in them, and reads
 beyond their end.
 
-Each rank publishes its address under a key that ends in its number. Any rank may overwrite any key, so a bad one says
-nothing about the rank of that number.
+Each rank publishes its address under a key that ends in its number. At the common store any rank may overwrite any key,
+so a bad one says nothing about the rank of that number.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 import torch.distributed as dist
 
-from seatrial.rank.meeting import MeetingError
+from seatrial.rank.meeting import UnmetError
 
 _LENGTH = struct.Struct("=Q")
 
 
 class GlooStore(dist.Store):
-    """The keys below a prefix of a store. Torch does not keep this object alive: its maker does.
+    """The keys of a store. Torch does not keep this object alive: its maker does.
 
-    ``get`` raises MeetingError for an address that has other lengths than the own one.
+    ``get`` raises UnmetError for an address that has other lengths than the own one.
     """
 
     def __init__(self, store: dist.Store, ranks: Sequence[int]) -> None:
@@ -48,7 +48,7 @@ class GlooStore(dist.Store):
         if wanted is not None and number.isdecimal() and _lengths(value) != wanted:
             is_whole = prefix == next(iter(self._lengths)) and int(number) < len(self._ranks)
             publisher = f"rank {self._ranks[int(number)]}" if is_whole else f"number {number} of a group"
-            raise MeetingError(
+            raise UnmetError(
                 f"the address that {publisher} published at the store, or another one in its name, is none"
                 f" ({len(value)} bytes)"
             )

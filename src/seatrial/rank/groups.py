@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 """Time for a TCP connection to the store, which is open before any rank connects: Linux tries four times in it."""
+_NO_TIMEOUT = timedelta(days=1)
+"""The timeout of the world. It covers each operation of all later steps, so neither a slow network nor a rank that
+computes for minutes while the others wait must trigger it: those that wait would complain of the fabric. The conductor
+has deadlines, and sees when all wait (HangDetector)."""
 
 
 def torch_backend(backend: str) -> str:
@@ -65,11 +69,12 @@ def open_store(context: Context, timeout: timedelta) -> None:
     context.share("store", {"host": context.address, "port": context.store.port})
 
 
-def form_world(context: Context, timeout: timedelta) -> None:
+def form_world(context: Context) -> None:
     """Rendezvous at the store and form the world group of this generation."""
     import torch.distributed as dist
 
-    form(context, "world", context.ranks, timeout)
+    store = dist.PrefixStore("world", join_store(context, _NO_TIMEOUT))
+    form(context, store, context.ranks, _NO_TIMEOUT)
     context.group = dist.group.WORLD
 
 
@@ -102,19 +107,21 @@ def _store_address(context: Context) -> tuple[str, int]:
     than PATIENCE_S, and be named for it.
     """
     address = context.given.get("store")
-    host, port = (address.get("host"), address.get("port")) if isinstance(address, dict) else (None, None)
-    if isinstance(host, str) and _is_address(host) and type(port) is int and 0 < port < 65_536:
-        return host, port
+    if isinstance(address, dict) and is_place(address.get("host"), address.get("port")):
+        return address["host"], address["port"]
     raise MeetingError(f"rank {context.ranks[0]} shared no address of its store")
 
 
-def _is_address(text: str) -> bool:
-    """Return whether a text is an address, without a scope: that may be any text, and counts on its own host only."""
+def is_place(host: Any, port: Any) -> bool:
+    """Return whether these are an address and a port of TCP, whoever says so.
+
+    An address has no scope here: that may be any text, and counts on its own host only.
+    """
     try:
-        ipaddress.ip_address(text)
+        ipaddress.ip_address(host if isinstance(host, str) else "")
     except ValueError:
         return False
-    return "%" not in text
+    return "%" not in host and type(port) is int and 0 < port < 65_536
 
 
 def how_unreachable(error: OSError) -> str:
@@ -157,33 +164,33 @@ def _opened(context: Context) -> dist.TCPStore:
     return context.store
 
 
-def form(context: Context, name: str, ranks: Sequence[int], timeout: timedelta) -> None:
-    """Rendezvous with these trial ranks at the store, under the key prefix ``name``, and make their group the default
-    group. Raises MeetingError and what else torch raises, all of it RuntimeError."""
+def form(context: Context, store: dist.Store, ranks: Sequence[int], timeout: timedelta) -> None:
+    """Rendezvous with these trial ranks at the store, where nobody else meets, and make their group the default group.
+
+    Raises MeetingError and what else torch raises, all of it RuntimeError.
+    """
     import torch.distributed as dist
 
     options: dict[str, Any] = {}
     # Over NCCL a transfer that fails or times out raises nothing by itself. 2: the group raises at the next operation.
     error_handling = "2"
-    if name == "world":
-        # The timeout covers each operation of all later steps, so neither a slow network nor a rank that computes for
-        # minutes while the others wait must trigger it: those that wait would complain of the fabric. The conductor
-        # has deadlines, and sees when all wait (HangDetector).
-        timeout = timedelta(days=1)
+    if timeout == _NO_TIMEOUT and context.device.type == "cuda":
         # 3: the process ends, since a rank that continued would compute with data that never came.
-        error_handling = "3" if context.device.type == "cuda" else error_handling
+        error_handling = "3"
     if context.device.type == "cuda" and context.backend != "mpi":
         # Without device_id a barrier guesses the device, and may choose that of another rank.
         options["device_id"] = context.device.torch
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = error_handling
     # Otherwise the watchdog first dumps for a minute, while all other ranks end.
     os.environ.update(TORCH_NCCL_DUMP_ON_TIMEOUT="0", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="0")
+    # The checks have barriers of theirs, and pages of words (``page_store.py``) cannot count.
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "0"
     group_rank = ranks.index(context.rank)
-    store: dist.Store = dist.PrefixStore(name, join_store(context, timeout))
     if context.backend == "gloo":
         from seatrial.rank.gloo_store import GlooStore
 
-        store = context.kept["store of the group"] = GlooStore(store, ranks)
+        store = GlooStore(store, ranks)
+    context.kept["store of the group"] = store
     try:
         with among_others(context):
             dist.init_process_group(

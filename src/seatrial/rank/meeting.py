@@ -16,6 +16,15 @@ class MeetingError(RuntimeError):
     """
 
 
+class UnmetError(MeetingError):
+    """Two ranks did not meet. That accuses none of them: a third one may keep a rank away, or its page from readers."""
+
+    def __init__(self, text: str, *, unreachable: bool = False) -> None:
+        """``unreachable``: no connection to the other rank could be made, which is a fault if both say so."""
+        super().__init__(text)
+        self.unreachable = unreachable
+
+
 class Member(Protocol):
     """A rank that meets others."""
 

@@ -9,7 +9,7 @@ from seatrial.checks.links.fabric_text import FabricText
 from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind, fabrics, ranks_of_hosts
 from seatrial.checks.links.observations import Answers, FabricObservations, observe, read_answers
 from seatrial.checks.links.params import Params
-from seatrial.checks.links.round_request import not_checked, wanted_round
+from seatrial.checks.links.round_request import not_checked, wanted_round, without_page
 from seatrial.checks.links.solver import Diagnosis, solve
 from seatrial.checks.links.solver.rates import LinkRates, gather
 from seatrial.checks.shared.host_inventory import listed
@@ -53,8 +53,13 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         paired.update(() if fabric.inside else fabric.topology.members)
         observations = observe(answers, fabric)
         text = FabricText(evidence=evidence, fabric=fabric)
-        if wanted_round(observations, fabric, evidence) is not None:
+        if wanted_round(observations, fabric, answers) is not None:
             absent.append(f"the last rounds between {fabric.name}")
+        for pair in sorted(map(sorted, observations.rates.given_up)):
+            words = observations.unmet[frozenset(pair)]
+            absent.append(f"a result for {text.link_name(*pair)}, whose ends did not meet ({words})")
+        if lost := without_page(observations, fabric, answers):
+            absent.append(f"an address where {listed('rank', lost)} can be met")
         if observations.late:
             num_late = len(observations.late)
             absent.append(f"{fabric.name}: time for all exchanges of {num_late} groups (raise links.timeout_s)")

@@ -1,7 +1,8 @@
 """Measurement of links: GB/s and latency of every link between two devices, each direction by itself.
 
-Two ranks, or the ranks of one group, rendezvous at the store directly, before any world exists. The conductor asks for
-one round after the other, each derived from all results so far (``round_request.py``, ``docs/culprits.md``).
+This comes before any world exists. Two ranks meet by the pages of words that each of them keeps, at addresses that the
+conductor passes on, and so do the ranks of a group; the store of the first rank only orders their turns. The conductor
+asks for one round after the other, each derived from all results so far (``round_request.py``, ``docs/culprits.md``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seatrial.checks.links.fabrics import MAX_RESENT
 from seatrial.checks.links.params import PING_BYTES, Params
@@ -19,7 +20,12 @@ from seatrial.evidence.statistics import median
 from seatrial.probe import contention, tcp
 from seatrial.rank import groups
 from seatrial.rank.context import Context
+from seatrial.rank.meeting import UnmetError
+from seatrial.rank.word_page import PeerPage, WordPage
 from seatrial.util.round_robin import round_robin
+
+if TYPE_CHECKING:
+    from seatrial.rank.page_store import PageStore
 
 _PINGS = 10
 """The pings that each end of a pair begins."""
@@ -30,6 +36,9 @@ TCP segments."""
 _MOST_TIMEOUTS = 8
 """The time for both directions of a pair, as a number of transfers that just do not fail, besides ``Params.seconds``.
 An end that answers each of its messages late would otherwise keep all others until the round is over."""
+_CONNECT_TIMES = 5
+"""The time for a connection and for each word of a peer that is there, in ``Params.pair_timeout_s``: Gloo tries to
+connect for about as long."""
 _BUDGET = 0.5
 """The share of a round's time after which no turn begins; the rest is for a last turn in which all pairs fail."""
 _MOST_REPORTED = 4
@@ -37,25 +46,47 @@ _MOST_REPORTED = 4
 
 
 def measure(context: Context, params: Params) -> None:
-    """Open the store, or take part in a round."""
+    """Open a page of words, open the store, or take part in a round."""
     if context.world_size == 1 or context.backend == "mpi":
         reason = "1 rank" if context.world_size == 1 else "MPI has no group before the world"
         context.fact("not_checked", reason)
         return
     # Our deadline comes first; the library's is the safety net.
     timeout = timedelta(seconds=context.timeout_s + 30)
+    if context.stage == "page":
+        context.phase("open a page of words")
+        _open_page(context)
+        return
     if context.stage == "store":
         context.phase("open the store")
         groups.open_store(context, timeout)
         return
     context.phase("rendezvous at the store")
-    groups.join_store(context, timeout, connect_timeout_s=params.pair_timeout_s)
-    for part in context.given["round"]["parts"]:
-        members = sorted({member for group in (part["groups"] or part["pairs"]) for member in group})
-        if context.rank in members:
-            if context.rank == members[0]:
-                context.fact("asked", {"fabric": part["fabric"]})
-            _RoundOnFabric(context, params, part).run()
+    # The conductor keeps the newest facts of each rank.
+    _open_page(context)
+    page: WordPage = context.kept["page"]
+    page.open()
+    try:
+        groups.join_store(context, timeout, connect_timeout_s=params.pair_timeout_s)
+        for part in context.given["round"]["parts"]:
+            members = sorted({member for group in (part["groups"] or part["pairs"]) for member in group})
+            if context.rank in members:
+                if context.rank == members[0]:
+                    context.fact("asked", {"fabric": part["fabric"]})
+                _RoundOnFabric(context, params, part).run()
+    finally:
+        page.shut()
+
+
+def _open_page(context: Context) -> None:
+    """Open the page of this rank, and report its address: a rank without one is asked for no round."""
+    try:
+        page: WordPage = context.kept.get("page") or WordPage(context.address)
+    except OSError as error:
+        context.fact("no_page", {"reason": str(error)})
+        return
+    context.kept["page"] = page
+    context.fact("page", {"host": context.address, "port": page.port})
 
 
 class _RoundOnFabric:
@@ -72,8 +103,13 @@ class _RoundOnFabric:
         """The ping, the answer to a transfer, and the number of transfers to come."""
         self._name = f"links/{context.stage}/{request['fabric']}"
         self._last_start = time.monotonic() + _BUDGET * context.timeout_s
+        self._page: WordPage = context.kept["page"]
         self._seconds = params.seconds
         self._allowed_s = 2 * params.seconds + _MOST_TIMEOUTS * params.pair_timeout_s
+        self._patience_s = _CONNECT_TIMES * params.pair_timeout_s
+        # A peer may be held up for a turn; a turn and the wait for it must end before the round does.
+        most_s = (1 - _BUDGET) * context.timeout_s - self._allowed_s
+        self._wait_s = min(self._allowed_s, max(self._patience_s, most_s))
         self._ends_at = 0.0
         """The time at which the exchange with the present peer has failed."""
         self._resent = dict[int, float]()
@@ -97,8 +133,14 @@ class _RoundOnFabric:
 
     def _run_pair(self, turn: int, a: int, b: int) -> None:
         peer = b if self._context.rank == a else a
-        self._ends_at = time.monotonic() + self._allowed_s
-        failed = self._form_group(f"{a}-{b}", [a, b])
+        try:
+            meeting = self._meet(f"{self._name}/{turn}/", [a, b])
+            self._ends_at = time.monotonic() + self._allowed_s
+            failed = self._form_group([a, b], meeting)
+        except UnmetError as error:
+            self._report_unmet(peer, error)
+            self._begin_transfers(turn)
+            return
         self._begin_transfers(turn)
         try:
             if not failed:
@@ -109,8 +151,50 @@ class _RoundOnFabric:
         except RuntimeError as error:
             failed = _first_line(error)
         self._close_group()
-        if failed:
+        if meeting.unmet:
+            self._report_unmet(peer, UnmetError(meeting.unmet))
+        elif failed:
             self._context.fact("failed", {"peer": peer, "reason": failed})
+
+    def _meet(self, name: str, pair: Sequence[int]) -> PageStore:
+        """Return the store for the group of a pair, as soon as both have read that the other one is there.
+
+        Raises UnmetError: a third rank may have kept it away. Only after this a failure is a matter of the two.
+        """
+        name += "-".join(map(str, pair)) + "/"
+        peers = self._peers(pair)
+        (other,) = (peer for peer in peers if peer is not None)
+        self._page.begin()
+        now = time.monotonic()
+        self._page.say(f"{name}ready", b"")
+        other.word(f"{name}ready", now + self._wait_s, reached_until=now + self._patience_s)
+        self._page.say(f"{name}go", b"")
+        other.word(f"{name}go", time.monotonic() + self._patience_s)
+        return self._meeting(name, peers)
+
+    def _peers(self, ranks: Sequence[int]) -> list[PeerPage | None]:
+        """Return the pages of these ranks; None in the place of this one. Raises UnmetError."""
+        addresses, peers = self._context.given["round"]["addresses"], list[PeerPage | None]()
+        for rank in ranks:
+            if str(rank) not in addresses:
+                raise UnmetError(f"rank {rank} has not said where its page is")
+            host, port = addresses[str(rank)]
+            peers.append(None if rank == self._context.rank else PeerPage(rank, (host, port)))
+        return peers
+
+    def _meeting(self, name: str, peers: Sequence[PeerPage | None]) -> PageStore:
+        from seatrial.rank.page_store import PageStore
+
+        return PageStore(self._page, peers, name, self._patience_s)
+
+    def _report_unmet(self, peer: int, error: UnmetError) -> None:
+        """Report that this rank and its peer did not meet, and that none could connect if that is why.
+
+        Where many others read this page, that one may not have come through to it, nor this one to another such page.
+        """
+        is_unreachable = error.unreachable and not self._page.is_crowded
+        self._page.begin()
+        self._context.fact("unreachable" if is_unreachable else "unmet", {"peer": peer, "reason": _first_line(error)})
 
     def _report_cpu_share(self, peer: int, before: Mapping[str, float]) -> None:
         """Report which part of the time since ``before`` the threads of this rank had a core when they needed one."""
@@ -125,8 +209,14 @@ class _RoundOnFabric:
         rates, is_late = list[float](), False
         steps = list(_group_steps(group, self._request["turns"]))
         self._seconds = min(self._params.seconds, _BUDGET * self._context.timeout_s / (4 * len(steps)))
-        broken = f"{self._name}/broken/{group[0]}"
-        failed = self._form_group(str(group[0]), group)
+        broken, name = f"{self._name}/broken/{group[0]}", f"{self._name}/{group[0]}/"
+        peers = list[PeerPage | None]()
+        self._page.begin()
+        try:
+            peers = self._peers(group)
+            failed = self._form_group(group, self._meeting(name, peers))
+        except UnmetError as error:
+            failed = _first_line(error)
         if failed:
             groups.set_key(self._context, broken, "")
             self._context.fact("failed", {"reason": failed})
@@ -137,15 +227,17 @@ class _RoundOnFabric:
                 break
             self._begin_transfers(step)
             for a, b in pairs:
-                if self._context.rank not in (a, b) or groups.has_key(self._context, broken):
+                if self._context.rank not in (a, b) or failed or groups.has_key(self._context, broken):
                     continue
-                self._ends_at = time.monotonic() + self._allowed_s
+                peer = b if self._context.rank == a else a
                 try:
+                    self._begin_exchange(name, step, peers[group.index(peer)])
+                    self._ends_at = time.monotonic() + self._allowed_s
                     rates += self._exchange(a, b, group)
                 except RuntimeError as error:
                     groups.set_key(self._context, broken, "")
-                    peer = b if self._context.rank == a else a
-                    self._context.fact("failed", {"peer": peer, "reason": _first_line(error)})
+                    fact = "unmet" if isinstance(error, UnmetError) else "failed"
+                    self._context.fact(fact, {"peer": peer, "reason": _first_line(error)})
         self._close_group()
         limit = MAX_RESENT + median(list(self._resent.values())) if self._resent else 0.0
         for peer in sorted(self._resent, key=self._resent.__getitem__)[-_MOST_REPORTED:]:
@@ -154,10 +246,22 @@ class _RoundOnFabric:
         if rates and not is_late and not groups.has_key(self._context, broken):
             self._context.measurement("group_gbps", median(rates), "GB/s", "high")
 
-    def _form_group(self, name: str, ranks: Sequence[int]) -> str:
-        """Form the group of these ranks. Returns the reason if that failed, else an empty string."""
+    def _begin_exchange(self, name: str, step: int, peer: PeerPage | None) -> None:
+        """Wait until the peer is at this step, too: the common store may have let one of the two begin without it.
+
+        Raises UnmetError.
+        """
+        assert peer is not None  # no rank exchanges with itself
+        at, number = f"{name}at", str(step).encode()
+        self._page.say(at, number)
+        peer.word(at, time.monotonic() + self._patience_s, value=number)
+
+    def _form_group(self, ranks: Sequence[int], meeting: PageStore) -> str:
+        """Form the group of these ranks. Returns the reason if that failed, else an empty string. Raises UnmetError."""
         try:
-            groups.form(self._context, f"{self._name}/{name}", ranks, self._timeout)
+            groups.form(self._context, meeting, ranks, self._timeout)
+        except UnmetError:
+            raise
         except RuntimeError as error:
             return _first_line(error)
         return ""

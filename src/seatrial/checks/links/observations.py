@@ -16,6 +16,7 @@ from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import median
+from seatrial.rank.groups import is_place
 from seatrial.util.text import named_ranks, quoted
 
 Item = TypeVar("Item", Measurement, Fact)
@@ -42,8 +43,12 @@ class Answers:
     rounds: Mapping[str, Sequence[Fact]]
     """The rounds of each fabric that its first rank has begun: ``value`` is the part of the conductor's request."""
     measurements: ByStageAndRank[Measurement]
+    pages: Mapping[int, tuple[str, int]]
+    """Rank -> address and port of its page of words."""
     failed: ByStageAndRank[Fact]
-    """Transfers and groups that failed."""
+    """Transfers and groups that failed, and meetings that failed for want of any connection, as both ends say."""
+    unmet: ByStageAndRank[Fact]
+    """Meetings that did not come about, which accuses nobody."""
     late: ByStageAndRank[Fact]
     """Groups that had no time for all their exchanges."""
 
@@ -57,6 +62,8 @@ class FabricObservations:
     """By the name of the measurement."""
     late: tuple[GroupResult, ...]
     """Groups that had no time for all their exchanges, as if all the others had been clean."""
+    unmet: Mapping[frozenset[int], str]
+    """The last words about each pair that did not meet."""
 
     def with_cost(self, cost: Cost) -> Observations:
         """Return the rates with one of the costs, from which the solver derives the next round.
@@ -95,21 +102,45 @@ def read_answers(evidence: Evidence) -> Answers:
                 rounds.setdefault(part["fabric"], []).append(fact)
             elif first in evidence.asked:
                 damaged += (f"{stage} on {part['fabric']}, which rank {first} was to begin",)
-    # A rank fails once at each transfer, and once at joining a group, however often it says so.
-    failures: dict[tuple[str, int | None, int | None], Fact] = {}
-    for fact in evidence.facts:
-        if fact.name == "failed":
-            peer = fact.value.get("peer")
-            failures.setdefault((fact.stage, fact.rank, peer if peer in evidence.ranks else None), fact)
-    damaged += tuple(dict.fromkeys(_directions_without_rate(evidence, rounds, failures)))
+    failed, unmet = _meetings(evidence)
+    ends = [(fact.stage, fact.rank, fact.value.get("peer")) for fact in failed]
+    damaged += tuple(dict.fromkeys(_directions_without_rate(evidence, rounds, ends)))
     return Answers(
         evidence=evidence,
         damaged=damaged,
         rounds=rounds,
         measurements=_by_stage_and_rank(evidence.measurements),
-        failed=_by_stage_and_rank(failures.values()),
+        pages={
+            fact.rank: (fact.value["host"], fact.value["port"])
+            for fact in evidence.facts
+            if fact.name == "page" and fact.rank is not None
+        },
+        failed=_by_stage_and_rank(failed),
+        unmet=_by_stage_and_rank(unmet),
         late=_by_stage_and_rank(fact for fact in evidence.facts if fact.name == "late"),
     )
+
+
+def _meetings(evidence: Evidence) -> tuple[list[Fact], list[Fact]]:
+    """Return the failures that count, and the meetings that did not come about.
+
+    A rank has one word about each peer in a round, and one about joining a group, however often it speaks. Two that
+    have met are alone: then a failure is a matter of the two. Before that a third one may have kept one of them away
+    or its page from readers; so where one end says that it has met nobody, the other one's failure accuses nobody. No
+    connection at all counts as a failure if both ends say so.
+    """
+    words: dict[tuple[str, int | None, int | None], Fact] = {}
+    for fact in evidence.facts:
+        if fact.name in ("failed", "unmet", "unreachable"):
+            peer = fact.value.get("peer")
+            words.setdefault((fact.stage, fact.rank, peer if peer in evidence.ranks else None), fact)
+    failed, unmet = list[Fact](), list[Fact]()
+    for (stage, rank, peer), fact in words.items():
+        other = None if peer is None else words.get((stage, peer, rank))
+        names = (fact.name, other.name if other else "")
+        is_failure = names == ("unreachable", "unreachable") or (names[0] == "failed" and names[1] in ("", "failed"))
+        (failed if is_failure else unmet).append(fact)
+    return failed, unmet
 
 
 def _directions_without_rate(
@@ -154,6 +185,9 @@ def _is_part(value: Any) -> bool:
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "asked": lambda value: has_fields(value, fabric=str),
     "failed": lambda value: has_fields(value, reason=str) and isinstance(value.get("peer"), (int, type(None))),
+    "unmet": lambda value: has_fields(value, peer=int, reason=str),
+    "unreachable": lambda value: has_fields(value, peer=int, reason=str),
+    "page": lambda value: is_place(value.get("host"), value.get("port")) if isinstance(value, dict) else False,
     "late": lambda value: has_fields(value, fabric=str),
 }
 
@@ -172,6 +206,7 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
     compared = costs(device_kind(answers.evidence))
     by_cost = {cost.measurement: Observations() for cost in compared}
     rates, late = Observations(), list[GroupResult]()
+    not_met: dict[frozenset[int], str] = {}
     for fact in answers.rounds.get(fabric.name, ()):
         common: dict[str, Any] = {key: fact.value[key] for key in ("at_once", "repeats")}
         measurements = [
@@ -197,15 +232,28 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
         on_time = list[GroupResult]()
         for group in (group for group in groups if len(group) > 1):
             said = [item for rank in group for item in answers.failed.get((fact.stage, rank), ())]
-            result = _group_result(group, pairs, medians, said, fact.value)
+            unmet = [item for rank in group for item in answers.unmet.get((fact.stage, rank), ())]
+            result = _group_result(group, pairs, medians, (said, unmet), fact.value)
             in_late = [rank for rank in group if (fact.stage, rank) in answers.late]
             # All members hear from the first one that time is up: what less than half of them say is their own.
-            if len(in_late) > len(group) / 2 and not said:
+            if len(in_late) > len(group) / 2 and not said and not unmet:
                 late.append(replace(result, failed="", gbps=fact.value.get("list_below_gbps") or 1.0, at_once=1))
             else:
                 on_time.append(result)
         rates = rates.after(() if groups else tuple(pairs), tuple(on_time))
-    return FabricObservations(rates=rates, by_cost=by_cost, late=tuple(late))
+        if not groups:
+            unmet = [item for rank in fabric.topology.members for item in answers.unmet.get((fact.stage, rank), ())]
+            # One that is no pair of this round would be given up without a question.
+            of_round = {frozenset(pair) for pair in fact.value["pairs"]}
+            now = {ends: _reason(item) for item in unmet if (ends := _ends(item)) in of_round and len(ends) == 2}
+            not_met |= now
+            rates = replace(rates, unmet=(*rates.unmet, *now))
+    return FabricObservations(rates=rates, by_cost=by_cost, late=tuple(late), unmet=not_met)
+
+
+def _ends(fact: Fact) -> frozenset[int]:
+    """Return the ranks that a meeting was of."""
+    return frozenset(rank for rank in (fact.rank, fact.value.get("peer")) if rank is not None)
 
 
 def _pair_results(
@@ -274,17 +322,20 @@ def _group_result(
     members: tuple[int, ...],
     pairs: Iterable[PairResult],
     medians: Mapping[int, float],
-    failures: Sequence[Fact],
+    said: tuple[Sequence[Fact], Sequence[Fact]],
     requested: Mapping[str, Any],
 ) -> GroupResult:
-    """Return the result of one group. ``medians`` (GB/s): by rank; ``failures``: of its members; ``requested``: the
-    round."""
+    """Return the result of one group. ``medians`` (GB/s): by rank; ``said``: failures of its members, and those that
+    did not meet; ``requested``: the round."""
+    failures, unmet = said
     inside = set(members)
     silent = [rank for rank in members if rank not in medians]
     reports = list(_reports(failures, inside))
     failed_why = ""
     if failures:
         failed_why = _reason(reports[0][0]) if reports else _alone(failures[0], inside)
+    elif unmet:
+        failed_why = _alone(unmet[0], inside)
     elif silent:
         failed_why = f"no rate came from {named_ranks(silent)}, and nobody reported a failure"
     gbps = None if failed_why else median([medians[rank] for rank in members])
@@ -309,10 +360,9 @@ def _group_result(
 def _reports(failures: Iterable[Fact], members: Collection[int]) -> Iterator[tuple[Fact, frozenset[int]]]:
     """Yield each failure that counts, and the members that it is about; nobody, where the group was not formed.
 
-    Any member can stop another one at the store, let its partner begin too early there, which then waits in vain, or
-    give it an address where nobody answers. So silence says nothing about who is silent, the word of one end nothing
-    about the other one, and a member that could not join nothing about itself. Both ends of a transfer wait for each
-    other: if it fails, both say so. If most members could not join, it is a matter of the group: they are of as many
+    Any member can stop another one at the store, or stay away so that others wait in vain. So silence says nothing
+    about who is silent, the word of one end nothing about the other one, and a member that could not join nothing
+    about itself. Both ends of a transfer have read that the other one has come: if it fails, both say so. If most members could not join, it is a matter of the group: they are of as many
     hosts, or all of one.
     """
     by_ends = {(fact.rank, _peer(fact, members)): fact for fact in failures}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from seatrial.checks.links.fabrics import BETWEEN_NODES, Fabric, costs, device_kind, fabrics
-from seatrial.checks.links.observations import FabricObservations, observe, read_answers
+from seatrial.checks.links.observations import Answers, FabricObservations, observe, read_answers
 from seatrial.checks.links.params import Params
 from seatrial.checks.links.solver import Round
 from seatrial.checks.links.solver import next_round as solver_round
@@ -25,15 +26,16 @@ def next_round(evidence: Evidence, params: Params) -> tuple[tuple[int, ...], dic
     inside, between = list[dict[str, Any]](), list[dict[str, Any]]()
     for fabric in fabrics(answers.evidence, params):
         observations = observe(answers, fabric)
-        wanted = wanted_round(observations, fabric, answers.evidence)
+        wanted = wanted_round(observations, fabric, answers)
         if wanted is not None:
             parts = between if fabric.name.startswith(BETWEEN_NODES) else inside
             parts.append(_part(wanted, fabric, observations))
     parts = inside or between[:1]
     if not parts:
         return None
-    ranks = {rank for part in parts for group in (part["pairs"] or part["groups"]) for rank in group}
-    return tuple(sorted(ranks)), {"parts": parts}
+    ranks = sorted({rank for part in parts for group in (part["pairs"] or part["groups"]) for rank in group})
+    addresses = {str(rank): list(answers.pages[rank]) for rank in ranks if rank in answers.pages}
+    return tuple(ranks), {"parts": parts, "addresses": addresses}
 
 
 def not_checked(evidence: Evidence) -> str:
@@ -43,13 +45,26 @@ def not_checked(evidence: Evidence) -> str:
     return "MPI has no group before the world" if is_mpi else ""
 
 
-def wanted_round(observations: FabricObservations, fabric: Fabric, evidence: Evidence) -> Round | None:
-    """Return what the solver wants to measure next on a fabric: rates first, then each cost; None if nothing."""
+def wanted_round(observations: FabricObservations, fabric: Fabric, answers: Answers) -> Round | None:
+    """Return what the solver wants to measure next on a fabric: rates first, then each cost; None if nothing.
+
+    It leaves out the ranks whose page nobody can read: no other one could meet them.
+    """
+    left_out = set(without_page(observations, fabric, answers))
+    members = tuple(member for member in fabric.topology.members if member not in left_out)
     rounds = (
-        solver_round(observations.with_cost(cost), fabric.topology, fabric.limits)
-        for cost in costs(device_kind(evidence))
+        solver_round(observations.with_cost(cost), replace(fabric.topology, members=members), fabric.limits)
+        for cost in costs(device_kind(answers.evidence))
     )
     return next((wanted for wanted in rounds if wanted is not None), None)
+
+
+def without_page(observations: FabricObservations, fabric: Fabric, answers: Answers) -> list[int]:
+    """Return the members of a fabric that reported no address of a page, and that nobody has met."""
+    rates = observations.rates
+    known = {end for pair in rates.pairs for end in (pair.source, pair.target)}
+    known.update(member for group in rates.groups for member in group.members)
+    return [member for member in fabric.topology.members if member not in known | answers.pages.keys()]
 
 
 def _part(wanted: Round, fabric: Fabric, observations: FabricObservations) -> dict[str, Any]:
@@ -61,6 +76,8 @@ def _part(wanted: Round, fabric: Fabric, observations: FabricObservations) -> di
         "turns": wanted.turns,
         "at_once": wanted.at_once,
         "repeats": wanted.repeats,
+        # The conductor does not ask the same twice.
+        "unmet": len(observations.rates.unmet),
         # Above this rate a rank does not list its exchanges in a group; None: it lists all of them.
         "list_below_gbps": wanted.listed_below * reference if wanted.groups and reference else None,
     }

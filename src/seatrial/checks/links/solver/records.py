@@ -6,9 +6,12 @@ Transfers are directed, from the member that sends to the member that receives.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal
 
+MOST_MEETINGS = 2
+"""The number of times that a pair is requested in vain."""
 MemberKind = Literal["device", "node"]
 Direction = Literal["both", "send", "receive"]
 
@@ -86,8 +89,15 @@ class Observations:
     groups: tuple[GroupResult, ...] = ()
     outliers: tuple[PairResult, ...] = ()
     """Costs that stood out in groups. The costs of the other exchanges of those groups are unknown."""
+    unmet: tuple[frozenset[int], ...] = ()
+    """The pairs that were requested and did not meet, once for each time: that is evidence about nobody."""
     rounds: int = 0
     """The number of rounds that were requested and answered."""
+
+    @property
+    def given_up(self) -> frozenset[frozenset[int]]:
+        """The pairs that did not meet ``MOST_MEETINGS`` times: they are not requested again."""
+        return frozenset(pair for pair, number in Counter(self.unmet).items() if number >= MOST_MEETINGS)
 
     def after(self, pairs: tuple[PairResult, ...], groups: tuple[GroupResult, ...] = ()) -> Observations:
         """Return these observations plus the results of one more round."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from seatrial.checks.links.solver.cover import ALL_PAIRS, ONE_BY_ONE, cover_pairs, most_rounds, shuffled
 from seatrial.checks.links.solver.cuts import find_cuts
@@ -13,7 +13,7 @@ from seatrial.checks.links.solver.rates import MOST_REPEATS, gather
 from seatrial.checks.links.solver.records import DirectedLink, LinkLimits, Observations, Round, Topology
 from seatrial.checks.links.solver.solve import ENOUGH_REPEATS, link_fault
 from seatrial.checks.links.solver.solver_state import SolverState
-from seatrial.checks.links.solver.trace import trace
+from seatrial.checks.links.solver.trace import in_turns, trace
 from seatrial.util.round_robin import Pair
 
 _COVER_REPEATS = 9
@@ -40,7 +40,7 @@ def next_round(
     """Return what to measure next; None if nothing would change the diagnosis, or after ``most_rounds`` rounds.
 
     Measure the round, take ``observations.after(...)``, and call again. A pair without a result must be reported as
-    failed, otherwise it is requested again.
+    failed or as unmet, otherwise it is requested again.
     """
     if len(topology.members) < 2 or observations.rounds >= most_rounds(topology):
         return None
@@ -64,7 +64,7 @@ def next_round(
             dead=frozenset(member for member in topology.members if endpoints.dead(member)),
         )
         for step in steps:
-            found = step(state)
+            found = _without(step(state), observations.given_up)
             if found is not None:
                 return found
         if not any(pair.cost is not None for pair in observations.pairs):
@@ -74,7 +74,7 @@ def next_round(
 
 def _first_pairs(plan: Sequence[tuple[Pair, ...]], observations: Observations, *, few: bool) -> Round | None:
     """Return the first pairs not measured yet: all pairs of a small fleet, else one for each member."""
-    known = {frozenset((pair.source, pair.target)) for pair in observations.pairs}
+    known = {frozenset((pair.source, pair.target)) for pair in observations.pairs} | observations.given_up
     if few:
         missing = tuple(pair for pairs in plan for pair in pairs if frozenset(pair) not in known)
         return Round(pairs=missing, turns=len(missing), repeats=_UNCONTENDED_REPEATS) if missing else None
@@ -83,6 +83,14 @@ def _first_pairs(plan: Sequence[tuple[Pair, ...]], observations: Observations, *
         if missing:
             return Round(pairs=missing, repeats=_COVER_REPEATS if len(missing) > 1 else _UNCONTENDED_REPEATS)
     return None
+
+
+def _without(wanted: Round | None, given_up: Set[frozenset[int]]) -> Round | None:
+    """Return the round without the pairs that were given up; None if none is left."""
+    if wanted is None or given_up.isdisjoint(map(frozenset, wanted.pairs)):
+        return wanted
+    turns = (wanted.pairs[turn :: wanted.turns] for turn in range(wanted.turns))
+    return in_turns(([pair for pair in pairs if frozenset(pair) not in given_up] for pairs in turns), wanted.repeats)
 
 
 def _once_more(state: SolverState) -> Round | None:

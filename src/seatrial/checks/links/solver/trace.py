@@ -56,7 +56,7 @@ def trace(state: SolverState) -> Round | None:
             chosen.append(candidate)
     if chosen:
         return Round(groups=tuple(chosen), repeats=repeats)
-    return _in_turns(turns, repeats)
+    return in_turns(turns, repeats)
 
 
 def _join(turns: list[list[Pair]], wish: Turns, *, known: Container[Pair]) -> None:
@@ -68,7 +68,7 @@ def _join(turns: list[list[Pair]], wish: Turns, *, known: Container[Pair]) -> No
         turns[index] += [pair for pair in pairs if pair not in known and busy.isdisjoint(pair)]
 
 
-def _in_turns(turns: Iterable[list[Pair]], repeats: int) -> Round | None:
+def in_turns(turns: Iterable[list[Pair]], repeats: int) -> Round | None:
     """Return a round with as many of these pairs as can be dealt out: pair i belongs to turn i % number of turns.
 
     The turns of a round differ by one pair at most, so what is too much for that waits for the next round.

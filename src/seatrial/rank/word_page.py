@@ -1,0 +1,162 @@
+"""The page of words of a rank: what it says to the rank that it is about to meet, read-only.
+
+A store that one rank keeps is that rank's word about all others. Here each rank answers for itself, at an address that
+the conductor passes on, and nobody else can write there. A page answers each connection at once with all its words and
+closes it, and reads nothing, so no reader holds up another one.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Mapping
+
+from seatrial.rank.groups import how_unreachable
+from seatrial.rank.meeting import UnmetError
+
+MOST_BYTES = 8_192
+"""Bytes of a page. The kernel takes as many for a new connection at once, so no answer waits for its reader."""
+_MOST_WAITING = 4_096
+"""Connections that the kernel keeps until they are answered; its own limit may be lower."""
+_POLL_S = 0.03
+"""Seconds between two readings of a page."""
+_READING_S = 2.0
+"""Seconds for one reading: TCP sends the first packet of a connection twice in it. After that a new connection is
+sooner there than its next attempt."""
+_PAUSE_S = 0.05
+"""Seconds after which a page listens again that could not: this process may have no descriptor left."""
+_USUAL_READINGS, _READINGS_PER_S = 100, 200
+"""The peer reads a page 30 times a second at most."""
+
+
+class WordPage:
+    """The words of this rank. A thread answers between ``open`` and ``shut``; in between nothing costs any time."""
+
+    def __init__(self, address: str) -> None:
+        """Listen on a free port. ``address``: that of this node, which a router may translate, so all are listened on.
+
+        Raises OSError.
+        """
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._server = socket.create_server(("", 0), family=family, backlog=_MOST_WAITING)
+        self.port: int = self._server.getsockname()[1]
+        self._words: Mapping[str, bytes] = {}
+        self._text = b"{}"
+        self._num_readings, self._began_at = 0, time.monotonic()
+        self._answers, self._is_closed = threading.Event(), False
+        self._thread = threading.Thread(target=self._answer, name="words", daemon=True)
+        self._thread.start()
+
+    def open(self) -> None:
+        """Answer from now on."""
+        self._answers.set()
+
+    def shut(self) -> None:
+        """Answer no more; at most one connection is still answered."""
+        self._answers.clear()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._is_closed = True
+        self._answers.set()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+
+    def begin(self) -> None:
+        """Take all words back: a meeting begins or was in vain."""
+        self._words, self._text = {}, b"{}"
+        self._num_readings, self._began_at = 0, time.monotonic()
+
+    def say(self, key: str, value: bytes) -> None:
+        """Add a word. Raises ValueError if the page would have more than ``MOST_BYTES``."""
+        words = {**self._words, key: value}
+        text = json.dumps({name: base64.b64encode(word).decode() for name, word in words.items()}).encode()
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"a page of {len(text)} bytes is too large")
+        self._words, self._text = words, text
+
+    def said(self, key: str) -> bytes | None:
+        """Return a word of this page; None: it has no such word."""
+        return self._words.get(key)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether others read it since ``begin``, so often that the peer may not have come through."""
+        return self._num_readings > _USUAL_READINGS + _READINGS_PER_S * (time.monotonic() - self._began_at)
+
+    def _answer(self) -> None:
+        while True:
+            self._answers.wait()
+            try:
+                reader, _ = self._server.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                time.sleep(_PAUSE_S)
+                continue
+            self._num_readings += 1
+            with reader, contextlib.suppress(OSError):
+                reader.setblocking(False)
+                reader.send(self._text)
+
+
+class PeerPage:
+    """The page of another rank, as this rank reads it in one meeting."""
+
+    def __init__(self, rank: int, address: tuple[str, int]) -> None:
+        self.rank = rank
+        self._address = address
+        self._is_reached = False
+        """A connection was made, whatever came over it."""
+        self._problem = ""
+
+    def word(self, key: str, until: float, *, reached_until: float | None = None, value: bytes | None = None) -> bytes:
+        """Return a word as soon as the page has it. ``until``, ``reached_until``: monotonic seconds.
+
+        ``value``: the only one that counts; None: any one does. Raises UnmetError at ``until``, and at
+        ``reached_until`` if no connection to the page could be made.
+        """
+        while True:
+            found = self.read(until).get(key)
+            if found is not None and value in (None, found):
+                return found
+            now = time.monotonic()
+            if not self._is_reached and reached_until is not None and now >= min(until, reached_until):
+                raise UnmetError(f"no connection to the page of rank {self.rank} ({self._problem})", unreachable=True)
+            if now >= until:
+                raise UnmetError(self._problem or f"rank {self.rank} did not come in time")
+            time.sleep(_POLL_S)
+
+    def read(self, until: float) -> Mapping[str, bytes]:
+        """Return the words that the page has now; none if it cannot be read by then."""
+        try:
+            text = self._text(max(_POLL_S, min(_READING_S, until - time.monotonic())))
+            words = json.loads(text)
+            found = {str(key): base64.b64decode(word, validate=True) for key, word in words.items()}
+        except OSError as error:
+            self._problem = how_unreachable(error)
+        except (AttributeError, RecursionError, TypeError, ValueError):
+            self._problem = f"the page of rank {self.rank} cannot be read"
+        else:
+            self._problem = ""
+            return found
+        return {}
+
+    def _text(self, timeout_s: float) -> bytes:
+        """Return what the page answers. Raises OSError, and ValueError for more bytes than a page has."""
+        until, text = time.monotonic() + timeout_s, b""
+        with socket.create_connection(self._address, timeout=timeout_s) as connection:
+            self._is_reached = True
+            while True:
+                connection.settimeout(max(1e-3, until - time.monotonic()))
+                data = connection.recv(MOST_BYTES)
+                if not data:
+                    return text
+                text += data
+                if len(text) > MOST_BYTES:
+                    raise ValueError("more than a page")
