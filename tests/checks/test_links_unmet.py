@@ -171,3 +171,33 @@ def _first_pair(nodes: int) -> tuple[int, int]:
 def _of(pair: tuple[int, int], words: Words) -> Words:
     """Return the words of ranks 1 and 2 as those of a pair."""
     return [(name, pair[rank - 1]) for name, rank in words]
+
+
+@dataclass(kw_only=True)
+class _NotJoined(SimulatedCluster):
+    """Members of a group that could not join, with the name of the fact of each."""
+
+    said: dict[int, str]
+
+    def answer(self, evidence: Evidence, request: dict[str, Any]) -> Evidence:
+        answered = super().answer(evidence, request)
+        if not any({*group} >= {*range(18)} for part in request["parts"] for group in part["groups"]):
+            return answered
+        stage = f"round {len(self.rounds)}"
+        facts = tuple(
+            Fact(check="links", name=name, value={"reason": DEAD}, rank=rank, stage=stage)
+            for rank, name in self.said.items()
+        )
+        measurements = tuple(entry for entry in answered.measurements if entry.name != "group_gbps")
+        return replace(answered, measurements=measurements, facts=(*answered.facts, *facts))
+
+
+@pytest.mark.parametrize("unmet", [[3], list(range(18))])
+@pytest.mark.parametrize("others", ["failed", ""])
+def test_a_group_of_which_some_did_not_meet_names_nobody(unmet: list[int], others: str) -> None:
+    """One page that is kept busy keeps most members from joining."""
+    said = dict.fromkeys(range(18), others) if others else {}
+    ruling = _NotJoined(nodes=18, said=said | dict.fromkeys(unmet, "unmet")).trial()
+    assert ruling.findings == ()
+    assert "stopped (rank" in str(ruling.absent)
+    assert others or f"rank {unmet[0]} says that it did not meet all others: {DEAD}" in str(ruling.absent)

@@ -215,11 +215,12 @@ class _RoundOnFabric:
         try:
             peers = self._peers(group)
             failed = self._form_group(group, self._meeting(name, peers))
+            fact = "failed"
         except UnmetError as error:
-            failed = _first_line(error)
+            failed, fact = _first_line(error), "unmet"
         if failed:
             groups.set_key(self._context, broken, "")
-            self._context.fact("failed", {"reason": failed})
+            self._context.fact(fact, {"reason": failed})
         for step, pairs in enumerate(steps):
             if not self._begin_turn(step, group):
                 is_late = True

@@ -185,7 +185,7 @@ def _is_part(value: Any) -> bool:
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "asked": lambda value: has_fields(value, fabric=str),
     "failed": lambda value: has_fields(value, reason=str) and isinstance(value.get("peer"), (int, type(None))),
-    "unmet": lambda value: has_fields(value, peer=int, reason=str),
+    "unmet": lambda value: has_fields(value, reason=str) and isinstance(value.get("peer"), (int, type(None))),
     "unreachable": lambda value: has_fields(value, peer=int, reason=str),
     "page": lambda value: is_place(value.get("host"), value.get("port")) if isinstance(value, dict) else False,
     "late": lambda value: has_fields(value, fabric=str),
@@ -330,12 +330,15 @@ def _group_result(
     failures, unmet = said
     inside = set(members)
     silent = [rank for rank in members if rank not in medians]
-    reports = list(_reports(failures, inside))
+    # Where one gave up, those that had met it could not join, either.
+    reports = [report for report in _reports(failures, inside) if report[1] or not unmet]
     failed_why = ""
     if failures:
         failed_why = _reason(reports[0][0]) if reports else _alone(failures[0], inside)
     elif unmet:
-        failed_why = _alone(unmet[0], inside)
+        peer = _peer(unmet[0], inside)
+        met = "all others" if peer is None else f"rank {peer}"
+        failed_why = f"rank {unmet[0].rank} says that it did not meet {met}: {_reason(unmet[0])}"
     elif silent:
         failed_why = f"no rate came from {named_ranks(silent)}, and nobody reported a failure"
     gbps = None if failed_why else median([medians[rank] for rank in members])
@@ -362,8 +365,8 @@ def _reports(failures: Iterable[Fact], members: Collection[int]) -> Iterator[tup
 
     Any member can stop another one at the store, or stay away so that others wait in vain. So silence says nothing
     about who is silent, the word of one end nothing about the other one, and a member that could not join nothing
-    about itself. Both ends of a transfer have read that the other one has come: if it fails, both say so. If most members could not join, it is a matter of the group: they are of as many
-    hosts, or all of one.
+    about itself. Both ends of a transfer have read that the other one has come: if it fails, both say so. If most
+    members could not join, it is a matter of the group: they are of as many hosts, or all of one.
     """
     by_ends = {(fact.rank, _peer(fact, members)): fact for fact in failures}
     outside = [fact for (_, peer), fact in by_ends.items() if peer is None]
