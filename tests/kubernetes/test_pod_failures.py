@@ -554,3 +554,11 @@ def test_one_list_with_a_deletion_and_the_end_of_a_witness_names_neither(tmp_pat
     assert attempt.cleanup(keep=False) == []
     (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
     assert outcome["text"].endswith("nothing shows which node is at fault")
+
+
+def test_a_rank_that_gloo_aborts_in_a_broken_line_is_a_witness(tmp_path: Path) -> None:
+    """C++ writes that line in three parts, and another rank between them."""
+    begin, _, rest = _GLOO[0].partition("gloo::")
+    lines = [begin, _lost(1), f"gloo::{rest}", _GLOO[1], "seatrial: rank 0 was killed by SIGABRT"]
+    assert _said(tmp_path, lines, [_own(3)]).startswith("pod t-1 on")
+    assert _said(tmp_path, lines, [_lost(3)]).endswith("nothing shows which node is at fault")

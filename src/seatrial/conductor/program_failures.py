@@ -31,7 +31,8 @@ _TORCH_GUESS = " This is typically caused by"
 _LOST_STORE = re.compile(r"(?:[\w.]+\.)?Dist(?:Network|Store)Error$")
 """Exceptions of torch that say nothing but that a peer or the store in it is gone or silent."""
 _ABORTED = re.compile(
-    r"watchdog thread terminated with exception|throwing an instance of 'gloo::|due to \S{1,40} watchdog hang", re.I
+    r"watchdog thread terminated with exception|(?:throwing an instance of '|^)gloo::|due to \S{1,40} watchdog hang",
+    re.I,
 )
 """What NCCL's watchdog and Gloo print before they abort their process, because of a peer or of a device that failed."""
 _THREADS_LEFT = "terminate called without an active exception"
