@@ -124,4 +124,4 @@ def test_a_false_address_at_the_store_ends_no_rank_of_a_training(address: str) -
     finally:
         rank.kill()
     assert rank.returncode == 0
-    assert said.partition(" ")[2].startswith("the address that rank 1 published at the store, or another one in its name")
+    assert said.partition(" ")[2].startswith("the address that rank 1 published at the store, or another one")
