@@ -26,6 +26,12 @@ import os, signal, subprocess, sys, time
 event_fd, phase_fd, stack_fd = (int(os.environ[f"SEATRIAL_{name}_FD"]) for name in ("EVENT", "PHASE", "STACK"))
 """
 
+_IN_A_PHASE = """import mmap, struct
+mmap.mmap(phase_fd, 512)[:18] = struct.pack('<QQH', 1, 1, 0)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+"""
+"""Code of a rank in its first phase, which is asked for its stack."""
+
 
 @pytest.fixture
 def start_stand_in(tmp_path: Path) -> Iterator[StartStandIn]:
@@ -232,19 +238,50 @@ def test_a_rank_without_a_handler_is_not_asked_for_a_stack(start_stand_in: Start
 
 def test_a_stack_in_pieces_is_read_whole_and_no_older_one(start_stand_in: StartStandIn) -> None:
     process = start_stand_in(
-        "import mmap, struct\n"
-        "os.write(stack_fd, b'File of an answer that nobody waited for\\n')\n"
+        "os.write(stack_fd, b'Thread 0x2 (most recent call first):\\n  File of an answer that nobody waited for\\n')\n"
+        "lines = [b'Thread 0x1 (most recent call first):\\n', *(b'  File %d\\n' % n for n in range(50))]\n"
+        "def answer(*_):\n"
+        # Without its beginning, which the agent has removed, it would show the rank elsewhere.
+        "    os.write(stack_fd, b'e of a stack that was being written\\n  File of an outer call\\n')\n"
         # One pause as of a rank that others keep from its core meanwhile.
-        "def answer(*_):\n    for n in range(50): os.write(stack_fd, b'File %d\\n' % n); time.sleep(0.05 * (n == 25))\n"
-        "signal.signal(signal.SIGUSR1, answer)\n"
-        "mmap.mmap(phase_fd, 512)[:18] = struct.pack('<QQH', 1, 1, 0)\n"
-        "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])\n"
+        "    for n, line in enumerate(lines): os.write(stack_fd, line); time.sleep(0.05 * (n == 25))\n"
+        f"signal.signal(signal.SIGUSR1, answer)\n{_IN_A_PHASE}"
         "print('up', flush=True)\nwhile True: time.sleep(1)\n"
     )
     _until(lambda: process.read(process.output_fd)[0])
     process.ask_stack()
     text = process.stack_event(time.monotonic() + 20)["text"]
-    assert text.splitlines() == [f"File {number}" for number in range(50)]
+    assert text.splitlines() == ["Thread 0x1 (most recent call first):", *(f"  File {n}" for n in range(50))]
+
+
+def test_a_stack_without_its_beginning_is_none(start_stand_in: StartStandIn) -> None:
+    """A handler that runs already answers no further signal, and the agent has removed what it wrote before."""
+    process = start_stand_in(
+        "def answer(*_): os.write(stack_fd, b'  File of an outer call\\n')\n"
+        f"signal.signal(signal.SIGUSR1, answer)\n{_IN_A_PHASE}"
+        "print('up', flush=True)\nwhile True: time.sleep(1)\n"
+    )
+    _until(lambda: process.read(process.output_fd)[0])
+    process.ask_stack()
+    assert process.stack_event(time.monotonic() + 1)["text"] == ""
+
+
+def test_signals_from_outside_never_keep_a_rank_waiting(start_stand_in: StartStandIn) -> None:
+    """Launchers may send one each minute for days, and nobody reads the stacks that a rank writes then."""
+    process = start_stand_in(
+        "import faulthandler\n"
+        f"faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=True)\n{_IN_A_PHASE}"
+        "def again():\n    for _ in range(2000): os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "again()\nprint('lives', flush=True)\ndef here(): time.sleep(600)\nhere()\n"
+    )
+    assert _until(lambda: process.read(process.output_fd)[0]) == [b"lives"]
+    _until(lambda: process.status()[0] == "S")
+    process.ask_stack()
+    lines = process.stack_event(time.monotonic() + 10)["text"].splitlines()
+    assert len(lines) == 5
+    assert lines[0].endswith("(most recent call first):")
+    assert lines[1].endswith(" in here")
+    assert not any(line.endswith(" in again") for line in lines)
 
 
 def test_signals_to_all_processes_of_a_job_end_no_rank_that_starts(start_stand_in: StartStandIn) -> None:

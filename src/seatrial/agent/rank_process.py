@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import re
@@ -36,6 +37,8 @@ _FRAME = re.compile(rb"(?:\[rank\d{1,9}\]: )?frame #")
 _LOG_LIMIT_BYTES = 16 << 20
 _MAX_UNREAD_BYTES = 4 << 20
 _STACK_LIMIT_BYTES = 48 << 10
+_THREAD = re.compile(rb"^.*\(most recent call first\):$", re.MULTILINE)
+"""The line before the calls of a thread, as faulthandler writes it."""
 
 # The kernel kills the program when its agent dies, however it dies (PR_SET_PDEATHSIG). Python ignores two signals, and
 # the program would inherit that.
@@ -113,6 +116,10 @@ class RankProcess:
         self._phases = phase_page.PhaseReader(self._phase_fd)
         event_read, event_write = os.pipe()
         self._stack_read, stack_write = os.pipe()
+        # A launcher may send the signal for stacks again and again, and nobody reads them then: what does not fit is
+        # lost, and the rank goes on.
+        for fd in (self._stack_read, stack_write):
+            os.set_blocking(fd, False)
         passed = {"EVENT": event_write, "PHASE": self._phase_fd, "STACK": stack_write} if watched else {}
         child = [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid())]
         # Neither the signal for stacks nor the other one has a handler yet; those of a script are its own.
@@ -136,7 +143,6 @@ class RankProcess:
             )
         os.close(event_write)
         os.close(stack_write)
-        os.set_blocking(self._stack_read, False)
         assert self._process.stdout is not None
         self.event_fd = event_read
         self.output_fd = self._process.stdout.fileno()
@@ -236,11 +242,12 @@ class RankProcess:
 
     def ask_stack(self) -> None:
         """Ask for the Python stack of all threads. A stopped process cannot answer and is not asked."""
+        with contextlib.suppress(OSError):  # the pipe is empty
+            # Earlier stacks, perhaps without their end: those that came too late, and those that others asked for.
+            os.read(self._stack_read, fcntl.fcntl(self._stack_read, fcntl.F_GETPIPE_SZ))
         seen = process.read_process(self.pid)
         # Before its first phase a rank has no handler yet.
         if seen is not None and seen.state not in ("T", "t", "Z", "X") and self._phases.read()[0] > 0:
-            with contextlib.suppress(OSError):
-                os.read(self._stack_read, 1 << 16)  # an earlier answer that came too late
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
 
@@ -263,13 +270,16 @@ class RankProcess:
             if not piece:
                 break
             text, quiet = text + piece, 0
+        # In front may be the end of a stack that was being written when the pipe was emptied.
+        first = _THREAD.search(text)
+        stacks = text[first.start() :] if first is not None else b""
         return StackEvent(
             kind="stack",
             gen=self.generation,
             rank=self.rank,
             state=state,
             wchan=process.wchan(self.pid),
-            text=text[:_STACK_LIMIT_BYTES].decode(errors="replace"),
+            text=stacks[:_STACK_LIMIT_BYTES].decode(errors="replace"),
         )
 
     def quit(self) -> None:
