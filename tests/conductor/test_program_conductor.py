@@ -494,6 +494,7 @@ def test_a_signal_before_a_restart_explains_no_loss_after_it() -> None:
         *(({"kind": "signal", "number": number}, ValueError) for number in ("15", 1.5, True, None, 0, -15, 10**9)),
         ({**_EXIT, "rank": 0}, OriginError),
         ({**_SOURCE, "kind": "error", "gen": 0, "rank": 0, "cause": "own", "message": "of another node"}, OriginError),
+        ({**_SOURCE, "kind": "error", "gen": 0, "rank": 2, "cause": "out of memory: x", "message": ""}, ValueError),
         ({"kind": "status", "ranks": {"0": ["T", 1.0, 1, ""]}}, OriginError),
         ({"kind": "end", "seq": 9, "run": "simulated", "src": "node0"}, OriginError),
     ],

@@ -103,6 +103,14 @@ def test_a_fabric_error_alone_takes_no_rank_out() -> None:
     assert _blamed(record) == {("fail", ())}
 
 
+def test_an_error_with_words_of_ours_as_its_cause_is_refused() -> None:
+    """The words of another event would stand where the judge reads them."""
+    planted = Planted(kind="error", rank=1, at=3, cause="out of memory: x")
+    record = SimulatedFleet(nodes=1, nproc_per_node=2, planted=(planted,)).run()
+    assert [type(error) for error in record.refused] == [ValueError]
+    assert ("error", 1) not in record.seen()
+
+
 @pytest.mark.parametrize("at", [START, 0, *TOGETHER])
 def test_a_stopped_rank_is_frozen_within_patience(at: int) -> None:
     record = _run(Planted(kind="stopped", rank=2, at=at), seed=at)

@@ -283,3 +283,15 @@ def test_a_network_between_nodes_tells_its_nodes() -> None:
     (finding,) = silent(4, 0, 1, 3, conductor="laptop")
     assert finding.culprit.name == "the network between node gpu-2 and the others"
     assert finding.culprit.nodes == ("gpu-0", "gpu-1", "gpu-2", "gpu-3")
+
+
+@pytest.mark.parametrize("cause", ["fabric", "out of memory: x"])
+def test_no_word_of_a_rank_hides_that_its_node_closed_its_connection(cause: str) -> None:
+    """Where memory ran out while ranks met, the node is missed for a reason: only a death says that."""
+    stream = Stream(4, nodes=2).until("collectives")
+    stream.error(2, cause, "Connection reset", "collectives/all_reduce 8 B")
+    closed = {"node": 1, "how": "lost", "detail": "the control connection was closed"}
+    stream.trouble({"rank": 2, "how": "error", "detail": cause}, closed, waiting=(0, 1, 3))
+    stream.kill(0, 1)
+    (finding,) = blame(fold(stream.close(ranks=False, nodes=(0,)).events))
+    assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", "node", ("gpu-1",))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast, get_args
 
 from seatrial.protocol import fields
-from seatrial.protocol.events import KINDS, ExitEvent
+from seatrial.protocol.events import KINDS, Cause, ErrorEvent, ExitEvent
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _MAX_CHARS = 300
@@ -78,6 +78,14 @@ def last_lines(event: ExitEvent) -> tuple[str, ...]:
     if not all(isinstance(line, str) for line in kept):
         raise TypeError(f"the last lines of rank {brief(event['rank'])} are no list of texts")
     return tuple(brief(line, _MOST_LINE_CHARS) for line in kept)
+
+
+def cause_of(event: ErrorEvent) -> Cause:
+    """Return the cause of an error. Raises ValueError for a word that is none: others of our own stand in its place."""
+    for cause in get_args(Cause):
+        if cause == event["cause"]:
+            return cast("Cause", cause)
+    raise ValueError(f"the error of rank {brief(event['rank'])} has no cause that we know: {brief(event['cause'])}")
 
 
 def brief(value: object, max_chars: int = _MAX_CHARS) -> str:

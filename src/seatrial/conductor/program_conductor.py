@@ -17,7 +17,7 @@ from seatrial.conductor.actions import Actions
 from seatrial.conductor.base import BaseConductor
 from seatrial.conductor.cancellation import STOP_HEARD_S
 from seatrial.conductor.config import ProgramConfig, State
-from seatrial.conductor.origin import MAX_STACK_CHARS, brief, last_lines
+from seatrial.conductor.origin import MAX_STACK_CHARS, brief, cause_of, last_lines
 from seatrial.conductor.program_failures import (
     Exit,
     Failure,
@@ -241,7 +241,7 @@ class ProgramConductor(BaseConductor):
         return 2 * len(self._finished_hosts) > len(set(self._places.values()))
 
     def _receive_error(self, rank: int, event: ErrorEvent, now: float) -> None:
-        self._errors[rank] = (brief(event["cause"]), brief(event["message"], _MOST_MESSAGE_CHARS))
+        self._errors[rank] = (cause_of(event), brief(event["message"], _MOST_MESSAGE_CHARS))
         self._failed_at = self._failed_at or now
 
     def _receive_stack(self, rank: int, event: StackEvent) -> None:

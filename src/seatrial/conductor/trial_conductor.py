@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from seatrial.conductor.base import END_S, BaseConductor
 from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.hang_detector import GRACE_S, HangDetector
-from seatrial.conductor.origin import MAX_STACK_CHARS, brief, last_lines
+from seatrial.conductor.origin import MAX_STACK_CHARS, brief, cause_of, last_lines
 from seatrial.conductor.rank_status import RankStatus, Suspicion, dead
 from seatrial.conductor.steps import StepPlan, next_generation, ranges, without_network
 from seatrial.protocol.commands import AgentReport, DumpStack, NodeStepCommand, Quit, StartWorkers, StepCommand
@@ -376,8 +376,8 @@ class TrialConductor(BaseConductor):
         self._rank_finished(rank, now)
 
     def _receive_error(self, event: ErrorEvent, now: float) -> None:
-        phase, cause = brief(event["phase"]), brief(event["cause"])
-        suspicion = Suspicion(how="error", rank=self._rank_of(event["rank"]), phase=phase, detail=cause)
+        phase = brief(event["phase"])
+        suspicion = Suspicion(how="error", rank=self._rank_of(event["rank"]), phase=phase, detail=cause_of(event))
         self._hang_detector.suspect(suspicion, now)
 
     def _receive_stack(self, event: StackEvent) -> None:

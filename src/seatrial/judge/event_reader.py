@@ -11,7 +11,6 @@ from seatrial.evidence.findings import Severity
 from seatrial.evidence.measurement import HANDED, Better, Fact, Measurement
 from seatrial.judge.trial import (
     AgentEnd,
-    Cause,
     ErrorRecord,
     ExitRecord,
     How,
@@ -24,7 +23,7 @@ from seatrial.judge.trial import (
     TroubleRecord,
 )
 from seatrial.protocol import fields
-from seatrial.protocol.events import SCHEMA
+from seatrial.protocol.events import SCHEMA, Cause
 from seatrial.protocol.fields import DamageError
 from seatrial.util.text import quoted
 

@@ -127,7 +127,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         if entry.generation == generation and (interrupted is None or entry.order < interrupted)
     )
     # Its agent ended with its ranks, so that the conductor missed the node.
-    out_of_memory = {entry.rank for entry in troubles if entry.detail.startswith(OUT_OF_MEMORY)}
+    out_of_memory = {entry.rank for entry in troubles if entry.how == "dead" and entry.detail.startswith(OUT_OF_MEMORY)}
     places = next((entry.nodes for entry in trial.generations if entry.number == generation), {})
     nodes = {node for rank, node in places.items() if rank in out_of_memory}
     troubles = tuple(entry for entry in troubles if entry.node is None or entry.node not in nodes)

@@ -12,11 +12,10 @@ from seatrial.evidence.evidence import RankRecord
 from seatrial.evidence.findings import Severity
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.schema_types import Whole
-from seatrial.protocol.events import THIS_MACHINE
+from seatrial.protocol.events import THIS_MACHINE, Cause
 from seatrial.util.text import quoted
 
 Outcome = Literal["done", "trouble", "deadline", "interrupted"]
-Cause = Literal["memory", "device", "fabric", "request", "own"]
 How = Literal["dead", "error", "frozen", "absent", "stuck", "lost", "silent", "late", "working"]
 
 

@@ -16,6 +16,8 @@ SCHEMA = 2
 """Version of the events and of the report."""
 
 
+Cause = Literal["memory", "device", "fabric", "request", "own"]
+"""Why a rank failed, as it says; ``own``: a bug in seatrial."""
 THIS_MACHINE = "this machine"
 """The place of a node that joined from the machine of the controller, by whatever address of it."""
 
@@ -224,8 +226,8 @@ class ErrorEvent(Header):
     """Step; -1 outside of steps."""
     rank: int
     """Rank."""
-    cause: str
-    """memory, device, fabric, request or own."""
+    cause: Cause
+    """Why; own: a bug in seatrial."""
     type: str
     """Class of the exception."""
     message: str

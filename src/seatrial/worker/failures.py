@@ -6,6 +6,7 @@ import errno
 
 from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
+from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import FABRIC_MARKS
 from seatrial.protocol.own_errors import own_cause
 from seatrial.rank.meeting import MeetingError
@@ -13,8 +14,8 @@ from seatrial.rank.meeting import MeetingError
 _UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
-def cause_of(error: BaseException) -> str:
-    """Return ``memory``, ``device``, ``fabric``, ``request`` or ``own`` (a bug in seatrial).
+def cause_of(error: BaseException) -> Cause:
+    """Return why a rank failed.
 
     torch raises a plain RuntimeError for many hardware faults, so the beginning of its text decides: further on it may
     quote any rank. A Python exception of any other kind is a bug in seatrial and must never be reported as a fault of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.evidence.statistics import median
 from seatrial.protocol.commands import TrainingProgress
-from seatrial.protocol.events import EndEvent, EpochEvent, ErrorEvent, Event, RankEvent, ResultEvent, Source
+from seatrial.protocol.events import Cause, EndEvent, EpochEvent, ErrorEvent, Event, RankEvent, ResultEvent, Source
 from seatrial.protocol.phase_page import PhaseWriter
 from seatrial.protocol.wire import encode
 from seatrial.rank.device import Device
@@ -193,8 +193,8 @@ class TrainReporter:
                 )
             )
 
-    def error(self, error: BaseException, cause: str, message: str) -> None:
-        """Report to the agent that this rank failed. ``cause`` is one of ``failures.cause_of``."""
+    def error(self, error: BaseException, cause: Cause, message: str) -> None:
+        """Report to the agent that this rank failed."""
         if self.has_agent:
             self._emit(
                 ErrorEvent(

@@ -19,7 +19,7 @@ from typing import cast
 from seatrial.checks import registry
 from seatrial.mpi_backend.finalize import leave
 from seatrial.protocol.commands import RankCommand, StartRank
-from seatrial.protocol.events import EndEvent, ErrorEvent, Event, RankEvent, Source
+from seatrial.protocol.events import Cause, EndEvent, ErrorEvent, Event, RankEvent, Source
 from seatrial.protocol.phase_page import PhaseWriter
 from seatrial.protocol.wire import Decoder, encode
 from seatrial.rank import groups
@@ -82,7 +82,7 @@ def _open_rank(start: StartRank, phases: PhaseWriter, emit: Emit) -> Context | N
     try:
         import torch  # noqa: F401
     except Exception as error:
-        cause = "request" if isinstance(error, ImportError) else "own"
+        cause: Cause = "request" if isinstance(error, ImportError) else "own"
         _emit_error(start, phases, emit, error, cause, f"torch cannot be imported: {error}")
         return None
     try:
@@ -145,7 +145,9 @@ def _emit_rank(context: Context) -> None:
     )
 
 
-def _emit_error(start: StartRank, phases: PhaseWriter, emit: Emit, error: Exception, cause: str, message: str) -> None:
+def _emit_error(
+    start: StartRank, phases: PhaseWriter, emit: Emit, error: Exception, cause: Cause, message: str
+) -> None:
     emit(
         ErrorEvent(
             kind="error",
