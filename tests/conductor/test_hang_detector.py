@@ -248,6 +248,57 @@ def test_a_rank_behind_that_never_shows_its_stack_is_named(spins: bool) -> None:
     assert hang_detector.guilty() == {1}
 
 
+HALF = 'Thread 0x9 (most recent call first):\n  File "/x/threading.py", line 3 in wait\n'
+
+
+def _answered(answers: dict[int, list[str]], behind: int | None, *, until: float = 100.0) -> HangDetector:
+    """Three ranks of three hosts stand still; agents answer after a second, at last always in the same way."""
+    hang_detector = _hang_detector(len(answers), hosts=len(answers), until=until)
+    asked, asked_at = list[int](), 0.0
+    for tick in range(1, 4 * int(until) + 20):
+        now = tick / 4
+        for rank in answers:
+            hang_detector.statuses[rank].update(("S", 0.0, 3 if rank == behind else 5, "x"), now)
+        if hang_detector.poll(now):
+            break
+        if asked and now - asked_at >= 1.0:
+            for rank in asked:
+                hang_detector.stacks[rank] = answers[rank].pop(0) if len(answers[rank]) > 1 else answers[rank][0]
+            asked = []
+        if ranks := hang_detector.stacks_to_request(now):
+            asked, asked_at = ranks, now
+    return hang_detector
+
+
+@pytest.mark.parametrize("until", [16.0, 100.0])
+@pytest.mark.parametrize("nothing", ["", HALF], ids=["empty", "half"])
+@pytest.mark.parametrize("behind", [None, 1])
+def test_an_answer_that_shows_no_step_is_asked_for_again(behind: int | None, nothing: str, until: float) -> None:
+    """A host under load answers late; its rank waits as all do, for a message that the fabric has lost."""
+    answers = {0: [INSIDE], 1: [nothing, INSIDE], 2: [INSIDE]}
+    detector = _answered(answers, behind, until=until)
+    assert {suspicion.how for suspicion in detector.suspicions} == {"stuck"}
+    assert detector.guilty() == set()
+
+
+@pytest.mark.parametrize("nothing", ["", HALF], ids=["empty", "half"])
+def test_a_rank_behind_whose_answers_never_show_it_is_named(nothing: str) -> None:
+    assert _answered({0: [INSIDE], 1: [nothing], 2: [INSIDE]}, 1).guilty() == {1}
+    assert _answered({0: [INSIDE], 1: [nothing, BEHIND], 2: [INSIDE]}, None).guilty() == {1}
+
+
+def test_answers_without_a_stack_have_an_agent_asked_seldom() -> None:
+    hang_detector = _hang_detector(3, until=200.0)
+    asked: list[float] = []
+    for tick in range(1, 4 * 90):
+        assert hang_detector.poll(tick / 4) is None
+        for rank in hang_detector.stacks_to_request(tick / 4):
+            hang_detector.stacks[rank] = "" if rank == 1 else INSIDE
+            asked += [tick / 4] if rank == 1 else []
+    assert [later - earlier for earlier, later in itertools.pairwise(asked)] == [1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
+    assert hang_detector.stacks_wanted()[0] == 1, "for the evidence it is asked once more"
+
+
 def _until_deadline(hang_detector: HangDetector, now: float) -> None:
     """The stacks are asked for once more, and when they have come it is decided."""
     ranks = _request_stacks(hang_detector, now)

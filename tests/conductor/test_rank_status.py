@@ -16,7 +16,6 @@ import seatrial
 from seatrial.conductor.base import take_status
 from seatrial.conductor.rank_status import (
     _INSIDE,
-    _STEP_LOOP,
     _WAITS,
     Ahead,
     Deadline,
@@ -31,6 +30,7 @@ from seatrial.conductor.rank_status import (
     stopped,
     suspects,
 )
+from seatrial.protocol.rank_stacks import STEP_LOOP
 from seatrial.protocol.timeouts import PATIENCE_S
 
 NOW = 1_000.0
@@ -368,7 +368,7 @@ def _functions(path: Path) -> Iterator[tuple[str, str]]:
 
 def test_each_mark_of_a_waiting_frame_names_a_file() -> None:
     package = Path(seatrial.__file__).parents[1]
-    files = [mark for mark in (*_WAITS, _STEP_LOOP) if mark.endswith(".py")]
+    files = [mark for mark in (*_WAITS, STEP_LOOP) if mark.endswith(".py")]
     assert len(files) == 10
     for mark in files:
         assert (package / mark.removeprefix("/")).is_file() or (package / "seatrial" / mark).is_file(), mark

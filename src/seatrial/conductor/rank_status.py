@@ -15,6 +15,7 @@ from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.origin import brief
 from seatrial.protocol.connecting import may_come_from_others
 from seatrial.protocol.own_errors import is_of_device
+from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.protocol.timeouts import PATIENCE_S, STUCK_S, patience_s
 
 _WAITS = (
@@ -28,7 +29,6 @@ _WAITS = (
 _INSIDE = (*_WAITS, "/torch/autograd/")
 """A backward pass waits for others, too; but while it uses CPU time it may as well compute."""
 
-_STEP_LOOP = "worker/worker_main.py"
 _CPU_NOISE_S = 0.2
 """CPU time that a waiting process may use within PATIENCE_S without counting as progress."""
 
@@ -227,7 +227,7 @@ def outside(
             detail=f"it is in {_short(frame)}, outside the operation that {_ranks(inside)} wait in",
         )
         for rank, text in sorted(stacks.items())
-        if rank in known and (frame := _innermost(text)) is not None
+        if rank in known and (frame := innermost_frame(text)) is not None
     ]
 
 
@@ -242,7 +242,7 @@ def apart(stacks: Mapping[int, str], asked: Mapping[int, str]) -> set[int]:
     if 2 * len(saying) > len(hosts):
         return asked.keys() - inside
     if len(saying) == 1 and len(hosts) == 2:
-        return {rank for rank in asked.keys() - inside if _innermost(stacks.get(rank, "")) is not None}
+        return {rank for rank in asked.keys() - inside if innermost_frame(stacks.get(rank, "")) is not None}
     return set()
 
 
@@ -274,7 +274,7 @@ def absent_by_stack(
 
 def is_inside(text: str, marks: Sequence[str] = _INSIDE) -> bool:
     """Return whether a stack, as faulthandler writes it, is that of a rank that waits for others."""
-    frame = _innermost(text)
+    frame = innermost_frame(text)
     return frame is not None and any(mark in frame for mark in marks)
 
 
@@ -288,15 +288,6 @@ def _short(frame: str) -> str:
     path, _, rest = frame.partition('", line ')
     line, _, name = rest.partition(" in ")
     return f"{name} ({path.rpartition('/')[2]} line {line})"
-
-
-def _innermost(text: str) -> str | None:
-    """Return the innermost frame of the thread that runs the steps. None: no thread does."""
-    for thread in text.split("\n\n"):
-        frames = [line.strip() for line in thread.splitlines() if line.lstrip().startswith("File ")]
-        if any(_STEP_LOOP in frame for frame in frames):
-            return frames[0]
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
