@@ -110,6 +110,27 @@ def test_a_log_whose_disk_answers_nothing_is_waited_for_once(tmp_path: Path, mon
     assert tails.read(log) == ""
 
 
+def test_a_log_whose_disk_is_slow_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that comes after the wait counts at the next look, once."""
+    asked = []
+    real = processes.read_tail
+
+    def read_slowly(log: Path, max_bytes: int) -> str:
+        asked.append(threading.current_thread())
+        time.sleep(0.2)
+        return real(log, max_bytes)
+
+    monkeypatch.setattr(processes, "read_tail", read_slowly)
+    monkeypatch.setattr(processes, "_TAIL_S", 0.01)
+    log, tails = tmp_path / "log", processes.LogTails()
+    for words in ("why", "why it ended"):
+        log.write_text(words)
+        assert tails.read(log) == ""
+        asked[-1].join(20)
+        assert tails.read(log) == words
+    assert len(asked) == 2
+
+
 def test_a_signal_to_all_processes_of_a_job_ends_no_agent_that_starts(tmp_path: Path) -> None:
     """The default of SIGUSR1 would; a launcher may be any program, and takes the signal as it does without us."""
     waits = "import time; time.sleep(0.5); print('lives')"

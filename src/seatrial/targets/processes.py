@@ -227,14 +227,23 @@ class LogTails:
 
     def __init__(self) -> None:
         self._asked: dict[Path, DiskQuestion[str]] = {}
+        """Questions whose answers were not returned yet."""
 
     def read(self, log: Path, max_bytes: int = _TAIL_BYTES) -> str:
-        """Return what ``read_tail`` does; empty where the disk has not answered in time, or no thread can ask it."""
-        if log in self._asked and not self._asked[log].is_answered(0.0):
+        """Return what ``read_tail`` does; empty where the disk has not answered in time, or no thread can ask it.
+
+        An answer that comes later counts at the next look, which asks nothing then.
+        """
+        question = self._asked.get(log)
+        timeout_s = 0.0
+        if question is None:
+            question = self._asked[log] = DiskQuestion(partial(read_tail, log, max_bytes))
+            timeout_s = _TAIL_S
+        if not question.is_answered(timeout_s):
             return ""
-        question = self._asked[log] = DiskQuestion(partial(read_tail, log, max_bytes))
+        del self._asked[log]
         try:
-            return question.answer() if question.is_answered(_TAIL_S) else ""
+            return question.answer()
         except RuntimeError:
             return ""
 
