@@ -94,6 +94,39 @@ def test_names_do_not_wait_for_addresses(monkeypatch: pytest.MonkeyPatch) -> Non
     assert search.end(waits=True) == FoundHosts({0: {"192.0.2.7"}}, {0: "n7"})
 
 
+def test_hosts_are_asked_for_once_a_process_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of processes of this user ends no run."""
+    has_process, start = False, threading.Thread.start
+
+    def start_if_one_is_left(thread: threading.Thread) -> None:
+        if not has_process:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_one_is_left)
+    search = HostSearch(lambda: [HostOfNode("192.0.2.7", "n7")], 1)
+    search.begin({0}, {0})
+    assert search.end(waits=True) is None
+    has_process = True
+    search.begin({0}, {0})
+    assert search.end(waits=True) == FoundHosts({0: {"192.0.2.7"}}, {0: "n7"})
+
+
+def test_names_need_no_process_for_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def start_the_search_alone(thread: threading.Thread) -> None:
+        if thread.name != "hosts":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_the_search_alone)
+    search = HostSearch(lambda: [HostOfNode("gpu7.example", "n7")], 1)
+    search.begin({0}, {0})
+    assert search.end(waits=True) == FoundHosts({}, {0: "n7"})
+    assert not search.is_pending
+
+
 def test_why_hosts_are_not_known_is_an_answer() -> None:
     def hosts() -> Sequence[HostOfNode]:
         raise SeatrialError("two steps have this name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Collection, Sequence
@@ -22,12 +23,14 @@ def addresses_of(
     """Return the addresses of each node whose host has some.
 
     ``hosts``: the name or address of each node; ``at_once``: the number of names that are resolved at a time;
-    ``within_s``: no name is looked up later, and has no addresses then.
+    ``within_s``: no name is looked up later, and has no addresses then. No node has any where this user has no process
+    left for lookups.
     """
     until = time.monotonic() + within_s
     names = list(dict.fromkeys(hosts))
 
-    with ThreadPoolExecutor(min(at_once, len(names) or 1)) as pool:
+    found = {}
+    with contextlib.suppress(RuntimeError), ThreadPoolExecutor(min(at_once, len(names) or 1)) as pool:
         answers = pool.map(lambda name: resolve(name, _RESOLVE_S) if time.monotonic() < until else None, names)
         found = {name: answer for name, answer in zip(names, answers, strict=True) if answer and answer.addresses}
     return {

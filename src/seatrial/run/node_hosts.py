@@ -6,6 +6,7 @@ all agents have joined, and the addresses of the agents are compared with them a
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -62,8 +63,10 @@ class HostSearch:
         if self._found and self._ran_on is None:
             self._ran_on = len(connected) == self._nodes
         if self._thread is None and len(members) == self._nodes:
-            self._thread = threading.Thread(target=self._search, name="hosts", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._search, name="hosts", daemon=True)
+            with contextlib.suppress(RuntimeError):  # this user has no process left: the next call tries again
+                thread.start()
+                self._thread = thread
 
     def end(self, *, waits: bool) -> FoundHosts | None:
         """Return what was found, after at most 10 s, or at once.
