@@ -493,6 +493,12 @@ def _out_of_memory(number: int) -> dict[str, Any]:
     return pod
 
 
+def _cordoned(cluster: Cluster) -> list[str]:
+    """Return the nodes that the report says how to cordon."""
+    texts = [event["text"] for event in cluster.events if event["kind"] == "note"]
+    return [text.split()[-1] for text in texts if text.startswith("to keep other work off ")]
+
+
 @pytest.mark.parametrize(("check", "scope"), [("bootstrap", "bootstrap"), ("links", "pairs")])
 def test_memory_that_runs_out_while_ranks_meet_names_no_node(check: str, scope: Any, tmp_path: Path) -> None:
     """Each rank can fill the store in the first pod, and the kernel ends the conductor there, too."""
@@ -513,14 +519,16 @@ def test_nor_does_that_of_a_pod_that_the_conductor_misses(check: str, named: tup
     stream.trouble({"node": 1, "how": "lost", "detail": "the control connection was closed"})
     stream.kill(0)
     stream.close(ranks=False, nodes=(0,))
-    found, _ = followed(stream, [ended(0, 1), _out_of_memory(1)], tmp_path)
+    found, cluster = followed(stream, [ended(0, 1), _out_of_memory(1)], tmp_path)
     failures = [finding for finding in found.findings if finding.severity == "fail"]
     assert [finding.culprit.nodes for finding in failures if finding.culprit.kind == "node"] == [named] * bool(named)
     assert found.verdict.status == "FAIL"
+    assert _cordoned(cluster) == [*named]
 
 
 def test_another_pod_that_was_killed_meanwhile_is_named(tmp_path: Path) -> None:
     stream = Stream(2, nodes=2)
     stream.begin("bootstrap", "bootstrap")
-    found, _ = followed(stream, [_out_of_memory(0), ended(1, 137)], tmp_path)
+    found, cluster = followed(stream, [_out_of_memory(0), ended(1, 137)], tmp_path)
+    assert _cordoned(cluster) == ["gpu-1"]
     assert any(finding.culprit.nodes == ("gpu-1",) for finding in found.findings if finding.severity == "fail")

@@ -268,7 +268,7 @@ class RunLog:
         note = NoteEvent(kind="note", severity=severity, text=text)
         if untrusted:
             note["untrusted"] = [*untrusted]
-        self._events.append(self._add(note))
+        self._add(note)
 
     @property
     def is_ending(self) -> bool:
@@ -313,8 +313,7 @@ class RunLog:
         if not self.interrupted:
             self.interrupted = True
             order = self._last_seq + 1 if before is None else before
-            # The search for the nodes at fault needs it, too.
-            self._events.append(self._add(InterruptedEvent(kind="interrupted", by=by, order=order)))
+            self._add(InterruptedEvent(kind="interrupted", by=by, order=order))
             trouble, failure = self._first_trouble, self._failure
             if trouble is not None and failure is not None and before == trouble["seq"]:
                 # The program failed of that alone, unless it was started again.
@@ -559,11 +558,10 @@ class RunLog:
         lines = list(last_lines)
         self._add(OutcomeEvent(kind="outcome", gen=0, restarts=0, how=how, text=text, last_lines=lines, code=code))
 
-    def _add(self, event: Event) -> dict[str, Any]:
+    def _add(self, event: Event) -> None:
         self._source = self._source or Source(self._run["run"], "controller")
-        added = self._source.event(event)
-        self._on_event(added)
-        return added
+        # The search for the nodes at fault needs all that the verdict knows.
+        self._take(self._source.event(event))
 
     def _ranks_that_met(self, pod: PodStatus) -> set[int]:
         """Return the ranks that say in the log of a pod that they have met the others."""
