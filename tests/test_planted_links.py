@@ -201,7 +201,7 @@ def test_data_on_a_file_system_of_a_neighbor(name: str, is_whole_folder: bool, f
 def test_a_file_that_a_neighbor_has_mounted_in_place(folder: Path) -> None:
     (file := folder / "node0.events").write_text("")
     with mounted_and_unasked(file):
-        assert recorded_events.event_files(folder) == []
+        assert recorded_events.event_files(folder) == {}
         for read in _READ.values():
             with pytest.raises((OSError, RequestError, SystemExit)):
                 read(file)

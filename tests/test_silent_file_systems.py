@@ -172,8 +172,9 @@ def test_a_folder_whose_owner_might_own_all_files(folder: Path, monkeypatch: pyt
 
 
 def test_a_run_of_a_neighbor(folder: Path) -> None:
-    with mounted_and_unasked(folder):
-        assert not earlier_runs._is_own(folder)
+    (run := folder / "20260102-030405-0001").mkdir()
+    with mounted_and_unasked(run):
+        assert [*earlier_runs._own_runs(folder / "20260102-030405-0002")] == []
 
 
 def test_the_data_of_a_user_without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from neighbor_mount import mounted
 from report.screens import HERE
 from report.test_plan_of_runs import Change, job, other_device, plan, recorded
 
+from seatrial import files, start
 from seatrial.protocol.wire import Decoder, encode
 from seatrial.report import earlier_runs
 from seatrial.report.card import card
@@ -65,9 +68,64 @@ def test_runs_of_neighbors_are_not_named(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.root
 def test_a_run_on_the_file_system_of_a_neighbor_is_not_ours(tmp_path: Path) -> None:
-    assert earlier_runs._is_own(tmp_path)
-    with mounted(tmp_path, shown_owner=os.geteuid(), name="controller.events"):
-        assert not earlier_runs._is_own(tmp_path)
+    (run := tmp_path / RUN.format(1)).mkdir()
+    assert [*earlier_runs._own_runs(tmp_path / RUN.format(9))] == [run]
+    with mounted(run, shown_owner=os.geteuid(), name="controller.events"):
+        assert [*earlier_runs._own_runs(tmp_path / RUN.format(9))] == []
+
+
+@pytest.mark.root
+def test_our_runs_on_a_share_that_shows_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(tmp_path, 1)
+    (tmp_path / RUN.format(9)).mkdir()
+    for folder in tmp_path.iterdir():
+        os.chown(folder, 12345, 12345)
+    assert shown(tmp_path).startswith("next: 1 of 3 runs for limits so far; ")
+    monkeypatch.setattr(start, "owner_of_new_files", lambda fd: 12345)
+    assert shown(tmp_path).startswith("next: 2 of 3 runs for limits so far; ")
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often all mounts were read, and entries of folders were opened."""
+    counted = Counter[str]()
+
+    def count(module: ModuleType, name: str) -> None:
+        real = getattr(module, name)
+
+        def counting(*args: Any) -> Any:
+            counted[name] += 1
+            return real(*args)
+
+        monkeypatch.setattr(module, name, counting)
+
+    count(start, "mounted_by")
+    count(files, "mounted_by")
+    count(files, "_looked_at")
+    return counted
+
+
+@pytest.mark.root
+def test_many_runs_of_a_neighbor_delay_no_card(tmp_path: Path, looked_at: Counter[str]) -> None:
+    """He can make as many as the disk takes."""
+    keep(tmp_path, 1)
+    for number in range(3000):
+        (folder := tmp_path / f"20250102-030405-{number:04x}").mkdir()
+        os.chown(folder, 12345, 12345)
+    assert shown(tmp_path).startswith("next: 2 of 3 runs for limits so far; ")
+    assert looked_at["mounted_by"] < 20
+    assert looked_at["_looked_at"] < 2100
+
+
+@pytest.mark.parametrize("name", ["extra{}.events", "node{}.events"])
+def test_many_files_in_a_run_delay_no_card(name: str, tmp_path: Path, looked_at: Counter[str]) -> None:
+    """A colleague can make them where the umask lets the group write."""
+    keep(tmp_path, 1)
+    for number in range(2000):
+        (tmp_path / RUN.format(1) / name.format(number)).write_text("")
+    assert shown(tmp_path).startswith("next: 1 of 3 runs for limits so far; ")
+    assert looked_at["mounted_by"] < 20
+    assert looked_at["_looked_at"] < 2100
 
 
 def starved(event: dict[str, Any]) -> None:

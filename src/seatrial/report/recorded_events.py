@@ -9,21 +9,24 @@ count as the controller's record.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seatrial import __version__
 from seatrial.errors import RequestError
-from seatrial.files import names_in, open_to_read, status_behind_links, status_of_entry
+from seatrial.files import names_in, open_to_read, status_behind_links, statuses_in
 from seatrial.judge.fold import identity, is_same
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.fields import DamageError
 from seatrial.protocol.wire import Decoder
 
 _MAX_BYTES = 1 << 30
+_MOST_FOLDERS = 200
+"""Folders in which a run is looked for that a message can name as an example."""
 _SUFFIXES = (".events", ".jsonl")
 RECORD = "controller.events"
 """The file of the controller, in the folder of a run."""
@@ -173,7 +176,7 @@ def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: l
         )
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path) -> Collection[Path]:
     try:
         try:
             files = event_files(path)
@@ -181,31 +184,29 @@ def _files(path: Path) -> list[Path]:
             if not stat.S_ISREG(status_behind_links(path).st_mode):
                 raise RequestError(f"{path}: neither a file nor a folder.") from None
             return [path]
-        runs = () if files else _runs_in(path)
+        run = None if files else _newest_run_in(path)
     except (OSError, ValueError) as error:
         raise RequestError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).") from error
     if not files:
-        hint = f"; name the folder of one run, such as {runs[-1]}" if runs else ""
+        hint = f"; name the folder of one run, such as {run}" if run else ""
         raise RequestError(f"{path}: no event file in this folder ({', '.join(_SUFFIXES)}){hint}.")
     return files
 
 
-def _runs_in(out: Path) -> list[Path]:
-    folders = sorted(out / name for name in names_in(out) if _is(stat.S_ISDIR, out / name, out))
-    return [folder for folder in folders if event_files(folder, out)]
+def _newest_run_in(out: Path) -> Path | None:
+    """Return the folder of a run for a person who named the one above, if it is among the last names there."""
+    names = sorted(names_in(out), reverse=True)[:_MOST_FOLDERS]
+    folders = (out / name for name, status in statuses_in(out, names) if stat.S_ISDIR(status.st_mode))
+    return next((folder for folder in folders if event_files(folder, out)), None)
 
 
-def event_files(folder: Path, named_folder: Path | None = None) -> list[Path]:
-    """Return the event files of a folder by name; links are none, in the folder of another they may lead anywhere.
+def event_files(folder: Path, named_folder: Path | None = None) -> dict[Path, os.stat_result]:
+    """Return the event files of a folder by name, with their status; links are none, in the folder of another they may
+    lead anywhere.
 
     ``named_folder``: the one that a person has named, this one or one above; default: this one.
     """
     # Some files of the kernel are regular, and whoever reads them waits for ever.
-    files = [folder / name for name in names_in(folder, named_folder) if Path(name).suffix in _SUFFIXES]
-    return sorted(file for file in files if _is(stat.S_ISREG, file, named_folder or folder))
-
-
-def _is(kind: Callable[[int], bool], entry: Path, named_folder: Path) -> bool:
-    with contextlib.suppress(OSError):  # removed meanwhile, or mounted by another user, who may answer nothing
-        return kind(status_of_entry(entry, named_folder).st_mode)
-    return False
+    names = sorted(name for name in names_in(folder, named_folder) if Path(name).suffix in _SUFFIXES)
+    found = statuses_in(folder, names, named_folder) if names else ()
+    return {folder / name: status for name, status in found if stat.S_ISREG(status.st_mode)}
