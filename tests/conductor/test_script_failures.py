@@ -191,3 +191,12 @@ def test_a_torch_without_mpi_is_told_of_the_backend_that_works_with_it() -> None
         "this torch was built without MPI: in the script, import seatrial.mpi, name its BACKEND in place of"
         ' "mpi", and use --on mpirun (docs/mpi.md)'
     )
+
+
+@pytest.mark.parametrize("exception", ["torch.AcceleratorError", "RuntimeError"])
+def test_a_rank_whose_link_to_another_gpu_fails_is_a_witness(exception: str) -> None:
+    """The healthy end of an NVLink says so before the other one, whose GPU is lost."""
+    healthy = f"{exception}: CUDA error: uncorrectable NVLink error detected during the execution"
+    lost = f"{exception}: CUDA error: unspecified launch failure"
+    text = outcome(ends(3.0, last=healthy), ends(3.3, last=lost))["text"]
+    assert text.startswith("rank 1 on node n1 failed with exit code 1")

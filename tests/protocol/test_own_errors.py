@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.protocol.own_errors import in_one_line, is_of_device, message_at, own_cause
+from seatrial.protocol.own_errors import in_one_line, is_of_device, is_of_link, link_error, message_at, own_cause
 
 WATCHDOG = (
     "[rank1]:[E1126 10:00:00.123 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group"
     " watchdog thread terminated with exception: "
 )
 ECC = "CUDA error: uncorrectable ECC error encountered"
+
+
+NVLINK = "CUDA error: uncorrectable NVLink error detected during the execution"
 
 
 def nccl(kind: str, last: str) -> str:
@@ -41,6 +44,19 @@ ATTACHED = "Cuda failure 1 'invalid argument'"
         ("CUDA out of memory. Tried to allocate 2.00 GiB", "memory"),
         ("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you", "memory"),
         ("[enforce fail at /x/gloo/context.cc:27] name. can't allocate memory", ""),
+        # The link to another device, whichever end of it is at fault.
+        (NVLINK, ""),
+        (f"HIP error: {NVLINK.partition(': ')[2]}", ""),
+        (WATCHDOG + NVLINK, ""),
+        ("CUDA error: peer access is not supported between these two devices", ""),
+        ("CUDA driver error: peer mapping resources exhausted", ""),
+        ("CUDA error: mapping of buffer object failed", ""),
+        ("CUDA error: the operation cannot be performed in the present state", ""),
+        ("CUDA error: invalid resource handle", ""),
+        ("CUDA error: operation not permitted", ""),
+        ("CUDA error: operation not permitted when stream is capturing", "device"),
+        ("CUDA error: system not yet initialized", "device"),
+        ("HIP error: invalid device function", "device"),
         (nccl(UNHANDLED, FAILED), "device"),
         (nccl("internal error", FAILED), "device"),
         (nccl(UNHANDLED, "Cuda failure 2 'out of memory'"), "memory"),
@@ -85,6 +101,14 @@ def test_lines_of_output_are_read_as_messages() -> None:
     assert not is_of_device(["a line", *(f"[rank1]: {line}" for line in nccl(UNHANDLED, ATTACHED).splitlines())])
     assert not is_of_device([f"failed to connect to [{ECC}]:5", "[enforce fail at alloc_cpu.cpp:1] no memory"])
     assert not is_of_device([])
+
+
+def test_an_error_of_a_link_is_found_in_an_output() -> None:
+    assert link_error(["a line", WATCHDOG + NVLINK, "more"]) == WATCHDOG + NVLINK
+    of_nccl = nccl(UNHANDLED, f"Cuda failure 220 '{NVLINK}'")
+    assert link_error(["a line", *of_nccl.splitlines()]) == in_one_line(of_nccl)
+    assert is_of_link(in_one_line(of_nccl))
+    assert link_error([f"the key '{NVLINK}' did not come", ECC, nccl(UNHANDLED, ATTACHED)]) == ""
 
 
 def test_an_error_of_nccl_is_one_message() -> None:

@@ -19,7 +19,7 @@ from seatrial.util.text import quoted, signal_words
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
 _MAX_TEXT_CHARS = 300
-_TORCH_RAISES = re.compile(r"([\w.]+\.)?(RuntimeError|Dist\w*Error|Exception)")
+_TORCH_RAISES = re.compile(r"([\w.]+\.)?(RuntimeError|AcceleratorError|Dist\w*Error|Exception)")
 """Exceptions of torch and MPI when a peer is gone. A URLError is about something else, whatever it says."""
 _SOCKET_RAISES = re.compile(r"Connection(Reset|Aborted)?Error|BrokenPipeError")
 """Exceptions of Python's own sockets. Others that follow from them are about a host on the internet."""

@@ -35,6 +35,7 @@ from seatrial.judge.trial import AgentEnd, ErrorRecord, NodeFailure, Note, Trial
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.connecting import FROM_OTHERS
 from seatrial.protocol.fabric_errors import MTU_ACTION
+from seatrial.protocol.own_errors import in_one_line, is_of_link
 from seatrial.protocol.timeouts import patience_s
 from seatrial.util.text import all_named, all_of, as_name, named_ranks, out_of_memory_words, quoted
 
@@ -51,6 +52,10 @@ _TORCH_SAYS = "CUDA out of memory. "
 _BUG = "bug in seatrial, not a fault of the cluster"
 _REPORT_IT = "report it with the folder of this run; no part of the cluster needs a repair"
 _CRASHED = "look at its last output and at the kernel and driver log there"
+_BOTH_ENDS = (
+    "look at the links of that GPU and of those that it is connected to (nvidia-smi nvlink -e, nvidia-smi topo -m; XID"
+    " there: dmesg -T | grep -i xid), at the fabric manager and at IMEX; either end of the link may be at fault"
+)
 _CONNECTED = (
     "look at its last output, at the libraries and plugins that it loads to communicate, and at the memory there; if"
     " all nodes are alike in that, repeat the trial without one of the others after the other: it may send what no rank"
@@ -290,7 +295,13 @@ def _fabric(view: StepView) -> list[Finding]:
     evidence = (*lines_of(view, unreached), *evidence)
     if not (stuck or late) and (ended := _ended_before(view, errors)) is not None:
         return [_follows_from(view, ended, what, evidence)]
-    if (worst := clearest(unreached.values())) is not None:
+    culprit, linked = _between(nodes), _linked(view)
+    if linked and not (stuck or late):
+        error = next(iter(linked.values()))
+        what = f"{named_ranks([*linked])} saw an error of a link between GPUs{in_phase(error.phase)}"
+        what += f": {quoted(in_one_line(error.message))}"
+        action, culprit = _BOTH_ENDS, _either_end(view, [*linked])
+    elif (worst := clearest(unreached.values())) is not None:
         rank = next(rank for rank, error in unreached.items() if error == worst)
         what += f": {view.trial.label(rank)} could not connect to {worst.words()}"
         action = worst.action()
@@ -305,8 +316,27 @@ def _fabric(view: StepView) -> list[Finding]:
         # The event that names a culprit may be among those lost.
         what += "; events were lost, so the cause is not known"
         return [_finding("error", view.check, what, NOBODY, evidence=evidence)]
-    options = telling_apart(view.trial, nodes)
-    return [_finding("fail", view.check, what, _between(nodes), evidence=evidence, action=action, options=options)]
+    options = () if linked else telling_apart(view.trial, nodes)
+    return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action, options=options)]
+
+
+def _linked(view: StepView) -> dict[int, ErrorRecord]:
+    """Return the errors of ranks that stand at an end of a link between GPUs which failed: it may be the other end."""
+    if view.trial.device_type != "cuda":
+        return {}
+    return {
+        rank: error
+        for rank, error in sorted(view.raised.items())
+        if error.cause == "fabric" and is_of_link(error.message)
+    }
+
+
+def _either_end(view: StepView, ranks: Sequence[int]) -> Culprit:
+    nodes = sorted({view.trial.ranks[rank].node for rank in ranks if rank in view.trial.ranks})
+    name = f"a link of the GPU of {view.trial.label(ranks[0])}, or of a GPU that it is connected to"
+    if len(ranks) > 1:
+        name = f"a link of the GPUs of {named_ranks(ranks)}, or of a GPU that they are connected to"
+    return Culprit(kind="link", name=name, nodes=tuple(nodes))
 
 
 def _between(nodes: Sequence[str]) -> Culprit:

@@ -13,7 +13,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
 from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, may_come_from_others
-from seatrial.protocol.own_errors import is_of_device
+from seatrial.protocol.own_errors import is_of_device, link_error
 from seatrial.util.text import as_name
 
 _MOST_EVIDENCE = 6
@@ -153,10 +153,13 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
             if trial.missing:
                 unsure[rank] = ending
             continue
-        said = " ".join(line for line in ending.last_lines if any(word in line for word in _ABORT_FOR_A_PEER))
+        said = (trial.device_type == "cuda" and link_error(ending.last_lines)) or " ".join(
+            line for line in ending.last_lines if any(word in line for word in _ABORT_FOR_A_PEER)
+        )
         aborted = describe_exit(ending.code).signal == "SIGABRT"
         if said and aborted and not has_device_error(trial, ending):
-            # NCCL's watchdog aborts its process when a peer is missing, and Gloo's when one sends more than it should.
+            # NCCL's watchdog aborts its process when a peer is missing, or a link to one fails, and Gloo's when one
+            # sends more than it should.
             # So the rank is a witness, unless its own device failed, which the watchdog reports as well.
             witness = ErrorRecord(
                 generation=generation,

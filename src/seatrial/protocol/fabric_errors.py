@@ -14,6 +14,7 @@ FABRIC_MARKS = (
     "gloo",
     "nccl",
     "rccl",
+    "nvlink",
     "connection reset",
     "connection closed",
     "connection refused",

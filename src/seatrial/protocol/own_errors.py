@@ -1,5 +1,7 @@
 """The words of torch and NCCL for what is wrong with the rank itself: its device, its memory, its build of torch.
 
+An error of a link between two devices is none of these: the healthy end says the same as the other one.
+
 A message may quote what another rank or host has written: a name, an address, a value of the store. So only its
 beginning counts, and in an error of NCCL the call that failed.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 _BEFORE = (
@@ -57,19 +59,15 @@ _MEMORY = (
     "failed to hip",
     "shared memory",
 )
-_OF_A_PAIR = (
-    "invalid argument",
-    "invalid resource handle",
-    "invalid device",
-    "peer access",
-    "peer mapping",
-    "mapping of buffer",
-    "not supported",
-    "nvlink",
-    "present state",
+_OF_A_LINK = re.compile(
+    "nvlink|peer access|peer mapping|mapping of buffer|invalid resource handle|present state"
+    "|operation not permitted(?! (?:when|on) )",
+    re.I,
 )
-"""Words of CUDA, in NCCL, about a handle to memory that another process has sent, about two devices without a path
-between them, or about the switch that connects them."""
+"""Words of CUDA about the way between two devices, or about the switch that connects them. Without ``when`` and ``on``,
+which are about graphs of CUDA."""
+_OF_A_HANDLE = ("invalid argument", "invalid device", "not supported")
+"""Further ones in NCCL, about a handle to memory that another process has sent: torch opens none."""
 
 _MOST_LINES = 8
 """Lines of one error of NCCL, which has four."""
@@ -88,8 +86,23 @@ def own_cause(text: str) -> Literal["memory", "device", "request", ""]:
 
 def is_of_device(lines: Sequence[str]) -> bool:
     """Return whether the output of a rank says that its device failed, or had no memory."""
+    return any(map(_of_device, _messages(lines)))
+
+
+def is_of_link(text: str) -> bool:
+    """Return whether a message says that the link between the device of the rank and another device failed."""
+    return _OF_A_LINK.search(_said(text)) is not None
+
+
+def link_error(lines: Sequence[str]) -> str:
+    """Return the message in the output of a rank that says so, in one line; empty: there is none."""
+    return next((in_one_line(text) for text in _messages(lines) if is_of_link(text)), "")
+
+
+def _messages(lines: Sequence[str]) -> Iterator[str]:
+    """Yield what may be a message at each of the last lines, with the lines after it."""
     last = [line[:_MOST_CHARS] for line in lines[-_MOST_OUTPUT_LINES:]]
-    return any(_of_device("\n".join(last[index : index + _MOST_LINES])[:_MOST_CHARS]) for index in range(len(last)))
+    return ("\n".join(last[index : index + _MOST_LINES])[:_MOST_CHARS] for index in range(len(last)))
 
 
 def message_at(lines: Sequence[str], number: int) -> str:
@@ -119,6 +132,12 @@ def _nccl_said(text: str) -> tuple[str, str] | None:
 
 def _of_device(text: str) -> str:
     """Return the words about the device, or about its memory; empty: there are none."""
+    said = _said(text)
+    return "" if _OF_A_LINK.search(said) else said
+
+
+def _said(text: str) -> str:
+    """Return the words about the device, its memory, or its link to another one; empty: there are none."""
     if nccl := _nccl_said(text):
         kind, said = nccl
         if kind.startswith("remote"):
@@ -133,4 +152,4 @@ def _of_device(text: str) -> str:
         said = found[0]
     else:
         return ""
-    return "" if any(words in said.lower() for words in _OF_A_PAIR) else said
+    return "" if any(words in said.lower() for words in _OF_A_HANDLE) and not _OF_A_LINK.search(said) else said

@@ -8,7 +8,7 @@ from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
 from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import FABRIC_MARKS
-from seatrial.protocol.own_errors import own_cause
+from seatrial.protocol.own_errors import is_of_link, own_cause
 from seatrial.rank.meeting import MeetingError
 
 _UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH)
@@ -45,6 +45,6 @@ def cause_of(error: BaseException) -> Cause:
     # A build of torch without this or that was somebody's choice, and no mistake of ours.
     if cause := own_cause(text):
         return cause
-    if any(mark in text.lower() for mark in FABRIC_MARKS):
+    if is_of_link(text) or any(mark in text.lower() for mark in FABRIC_MARKS):
         return "fabric"
     return "device" if isinstance(error, getattr(torch, "AcceleratorError", ())) else "own"
