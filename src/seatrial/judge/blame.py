@@ -295,12 +295,11 @@ def _fabric(view: StepView) -> list[Finding]:
     evidence = (*lines_of(view, unreached), *evidence)
     if not (stuck or late) and (ended := _ended_before(view, errors)) is not None:
         return [_follows_from(view, ended, what, evidence)]
-    culprit, linked = _between(nodes), _linked(view)
-    if linked and not (stuck or late):
+    if linked := {} if stuck or late else _linked(view):
         error = next(iter(linked.values()))
         what = f"{named_ranks([*linked])} saw an error of a link between GPUs{in_phase(error.phase)}"
         what += f": {quoted(in_one_line(error.message))}"
-        action, culprit = _BOTH_ENDS, _either_end(view, [*linked])
+        action = _BOTH_ENDS
     elif (worst := clearest(unreached.values())) is not None:
         rank = next(rank for rank, error in unreached.items() if error == worst)
         what += f": {view.trial.label(rank)} could not connect to {worst.words()}"
@@ -316,6 +315,7 @@ def _fabric(view: StepView) -> list[Finding]:
         # The event that names a culprit may be among those lost.
         what += "; events were lost, so the cause is not known"
         return [_finding("error", view.check, what, NOBODY, evidence=evidence)]
+    culprit = _either_end(view, [*linked]) if linked else _between(nodes)
     options = () if linked else telling_apart(view.trial, nodes)
     return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action, options=options)]
 
