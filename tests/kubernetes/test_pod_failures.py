@@ -520,6 +520,29 @@ def test_a_pod_that_nobody_stopped_or_before_a_result_has_failed(code: int, line
     assert heard.outcome(training())["how"] == "failed"
 
 
+@pytest.mark.parametrize(
+    ("code", "unread", "text"),
+    [
+        (0, ["t-0"], "the log of pod t-0 on node gpu-1 was not read to its end: nothing shows that the training has a"),
+        (0, [], "pod t-0 on node gpu-1 ended with exit code 0, but the training printed no result"),
+        (130, [], "pod t-1 on node gpu-1 was stopped; nothing shows which node is at fault"),
+    ],
+)
+@pytest.mark.parametrize(
+    "how", [{"exit_code": 1}, {"exit_code": 137}, {"exit_code": None, "state": "running"}], ids=str
+)
+def test_a_pod_deleted_after_the_first_is_not_named(
+    how: dict[str, Any], code: int, unread: list[str], text: str, tmp_path: Path
+) -> None:
+    """Operators delete the others when the first one has succeeded, whether its log was read or not."""
+    (tmp_path / "t-1.log").write_text("\n".join(_MET))
+    other = replace(ended_pod(1, 1), stop="was deleted", deleted=True, **how)
+    heard = Heard(tmp_path, None)
+    heard.run_log.end_by_exit_codes([ended_pod(0, code), other], under_mpi=False, unread=unread)
+    found = heard.outcome(training())
+    assert (found["how"], found["text"][: len(text)]) == ("failed", text)
+
+
 _STUCK = (
     "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."
     " If you suspect the watchdog is not actually stuck and a longer timeout would help, you can either increase it"

@@ -117,9 +117,9 @@ def first_to_fail(shown: Mapping[PodStatus, Shown], order: PodOrder) -> PodStatu
     worst = min(shown.values())
     pods = [pod for pod, what in shown.items() if what == worst]
     if worst > Shown.FAILED:
-        # All others have ended well.
-        is_alone = len(shown) == 1 and (worst == Shown.STOPPED or pods[0].state != "ended")
-        return pods[0] if is_alone else None
+        # Where all others have ended well, the one that has not ended hangs.
+        hangs = worst == Shown.UNKNOWN and len(shown) == 1 and pods[0].state != "ended"
+        return pods[0] if hangs else None
     return pods[0] if len(pods) == 1 else order.first_to_end(pods)
 
 
@@ -153,7 +153,8 @@ def undecided(shown: Mapping[PodStatus, Shown]) -> str:
     if (missed := by_shown[Shown.MISSED]) and not parts:
         parts.append(f"{named_pods(missed)} ended with exit code 1 without an error, unlike pod 0, which has a result")
     if not parts:
-        parts.append(f"{named_pods(by_shown[Shown.STOPPED])} were stopped")
+        stopped = by_shown[Shown.STOPPED]
+        parts.append(f"{named_pods(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped")
     return "; ".join([*parts, "nothing shows which node is at fault"])
 
 

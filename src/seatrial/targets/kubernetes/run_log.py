@@ -445,9 +445,8 @@ class RunLog:
             met=met if num_pods > 1 else None,
             has_result=has_result or (None if may_have_result else False),
         )
-        if succeeded:
-            # Then all work is done, and the operators delete the other pods. Of one that was stopped only a failure
-            # counts that its log shows.
+        if first is not None and first.exit_code == 0:
+            # Then operators delete the other pods. Of one that was stopped only a failure counts that its log shows.
             stopped = [pod for pod in judged if pod.stop and shown.get(pod, Shown.STOPPED) == Shown.STOPPED]
             judged = [pod for pod in judged if pod not in stopped]
             shown = {pod: what for pod, what in shown.items() if pod not in stopped}
