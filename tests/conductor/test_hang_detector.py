@@ -317,9 +317,94 @@ def test_a_deadline_with_all_alike_names_nobody() -> None:
 def test_a_deadline_is_decided_without_stacks() -> None:
     hang_detector = _hang_detector(2, until=10.0)
     _request_stacks(hang_detector, 10.0)
-    for tick in range(12):
+    for tick in range(40):
         hang_detector.statuses[1].update(("R", 10.0 + tick, 1, "loop"), 10.25 + tick / 4)
-        assert hang_detector.poll(10.25 + tick / 4) is (None if tick < 11 else "deadline")
+        assert hang_detector.poll(10.25 + tick / 4) is (None if tick < 39 else "deadline")
+
+
+def _at_the_deadline(behind: int | None, stack: str, after_s: float) -> HangDetector:
+    """Five ranks of as many hosts spin until the deadline; the stack of rank 2 comes ``after_s`` seconds later."""
+    hang_detector = _hang_detector(5, hosts=5, until=60.0)
+    for tick in range(1, 4 * 80):
+        now = tick / 4
+        for rank in range(5):
+            hang_detector.statuses[rank].update(("R", now, 5 if rank == behind else 6, "x"), now)
+        if hang_detector.poll(now):
+            break
+        for rank in hang_detector.stacks_to_request(now):
+            if rank != 2:
+                hang_detector.stacks[rank] = INSIDE
+        if now >= 60.0 + after_s:
+            hang_detector.stacks[2] = stack
+    return hang_detector
+
+
+@pytest.mark.parametrize("behind", [None, 2, 3])
+@pytest.mark.parametrize("after_s", [1.0, 4.0, 9.0])
+def test_a_stack_that_comes_late_counts_at_a_deadline(behind: int | None, after_s: float) -> None:
+    hang_detector = _at_the_deadline(behind, INSIDE, after_s)
+    assert {suspicion.how for suspicion in hang_detector.suspicions} == {"stuck"}
+    hang_detector = _at_the_deadline(behind, BEHIND, after_s)
+    assert [(suspicion.how, suspicion.rank) for suspicion in hang_detector.suspicions] == [("late", 2)]
+
+
+@pytest.mark.parametrize("behind", [None, 2])
+def test_a_stack_that_never_comes_names_its_rank_at_a_deadline(behind: int | None) -> None:
+    hang_detector = _at_the_deadline(behind, INSIDE, 99.0)
+    assert [(suspicion.how, suspicion.rank) for suspicion in hang_detector.suspicions] == [("late", 2)]
+
+
+@pytest.mark.parametrize("computing", [(1,), (1, 2)])
+def test_ranks_that_move_while_a_stack_is_awaited_have_nobody_named(computing: tuple[int, ...]) -> None:
+    """The step had too little time: most ranks finish some seconds later, and each is in a phase for 15 s."""
+    hang_detector = _hang_detector(5, hosts=5, until=60.0)
+    for tick in range(1, 4 * 72):
+        now = tick / 4
+        for rank in range(5):
+            phase = int((now + 8.0) // 20)
+            hang_detector.statuses[rank].update(("R", now, phase, "x"), now)
+        if now >= 66.0:
+            for rank in {0, 3, 4} if len(computing) == 2 else {0}:
+                hang_detector.finished(rank, now)
+        if hang_detector.poll(now):
+            break
+        for rank in set(hang_detector.stacks_to_request(now)) - {0}:
+            hang_detector.stacks[rank] = BEHIND if rank in computing else INSIDE
+    assert {suspicion.how for suspicion in hang_detector.suspicions} == {"working"}
+    assert hang_detector.guilty() == set()
+
+
+def test_at_a_deadline_an_agent_is_asked_again_after_pauses() -> None:
+    hang_detector = _hang_detector(3, until=10.0)
+    asked: list[float] = []
+    for tick in range(1, 4 * 30):
+        if hang_detector.poll(tick / 4):
+            break
+        for rank in hang_detector.stacks_to_request(tick / 4):
+            hang_detector.stacks[rank] = "" if rank == 1 else INSIDE
+            asked += [tick / 4] if rank == 1 else []
+    assert asked == [10.0, 11.0, 13.0, 17.0]
+    assert tick / 4 == 20.0
+
+
+def test_a_pause_counts_for_no_wait() -> None:
+    """What came meanwhile was not read yet."""
+    hang_detector = _hang_detector(3, hosts=3, until=10.0)
+    for rank in _request_stacks(hang_detector, 10.0):
+        if rank != 2:
+            hang_detector.stacks[rank] = INSIDE
+    hang_detector.shift(60.0)
+    assert hang_detector.poll(71.0) is None
+    hang_detector.stacks[2] = INSIDE
+    assert hang_detector.poll(72.0) == "deadline"
+    assert hang_detector.guilty() == set()
+    hang_detector = _hang_detector(3)
+    hang_detector.suspect(Suspicion(how="error", rank=0, detail="fabric"), 5.0)
+    hang_detector.shift(60.0)
+    assert hang_detector.poll(65.9) is None
+    hang_detector.suspect(Suspicion(how="dead", rank=2), 65.9)
+    assert hang_detector.poll(66.0) == "trouble"
+    assert hang_detector.guilty() == {2}
 
 
 def test_a_pause_extends_the_deadline() -> None:
@@ -423,7 +508,7 @@ def test_what_most_hosts_say_names_a_rank() -> None:
 def _step_of(stacks: dict[int, str | None], hosts: int, *, computing: int | None = None) -> HangDetector:
     """A step of 60 s in which no rank enters a phase, until it ends; their stacks whenever they are asked for."""
     hang_detector = _hang_detector(len(stacks), hosts=hosts, until=60.0)
-    for second in range(1, 70):
+    for second in range(1, 80):
         if computing is not None:
             hang_detector.statuses[computing].update(("R", float(second), 0, ""), float(second))
         if hang_detector.poll(float(second)):

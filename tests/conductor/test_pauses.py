@@ -1,4 +1,4 @@
-"""Only time in which this process did not run is a pause of it."""
+"""Only time in which this process did not run is a pause of it, and no wait goes on in a pause."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from conductor.simulated_program import Act, SimulatedProgram, config
 
 from seatrial.conductor import pauses
 from seatrial.conductor.pauses import Pauses
@@ -52,3 +53,16 @@ def test_a_process_that_works_was_not_paused(does: str, monkeypatch: pytest.Monk
         else:
             time.sleep(2.0)
         assert watch.missed_s() == 0.0
+
+
+def test_after_a_pause_the_first_error_waits_for_others() -> None:
+    """What came meanwhile is read now."""
+    stays = [Act(at_s=500.0, what="exit")]
+    acts = {(0, rank): stays if rank else [Act(at_s=5.0, what="exit", code=1)] for rank in range(4)}
+    fleet = SimulatedProgram(config(), acts)
+    while 0 not in fleet.conductor._exits:
+        fleet.act_next()
+    fleet.conductor.paused(100.0)
+    later = fleet.now + 100.0
+    assert not fleet.conductor.tick(later + 0.5, later + 0.5).events
+    assert [event["kind"] for event in fleet.conductor.tick(later + 1.1, later + 1.1).events] == ["trouble"]

@@ -211,11 +211,15 @@ def test_who_computes_while_all_are_stuck_says_so(computing: tuple[int, ...]) ->
 def test_at_the_deadline_equals_are_stuck_and_the_last_is_late() -> None:
     alike = {rank: _status(6) for rank in range(3)}
     stuck = [("stuck", 0), ("stuck", 1), ("stuck", 2)]
-    assert _named(at_deadline(alike, [0, 1, 2], _ahead(alike), {}, {}, NOW, MINUTE)) == stuck
+    assert _named(at_deadline(alike, [0, 1, 2], _ahead(alike), {}, _on_one_host(range(3)), NOW, MINUTE)) == stuck
     behind = {0: _status(6), 1: _status(5), 2: _status(4)}
-    assert _named(at_deadline(behind, [0, 1, 2], _ahead(behind), {}, {}, NOW, MINUTE)) == [("late", 2)]
+    assert _named(at_deadline(behind, [0, 1, 2], _ahead(behind), {}, _on_one_host(range(3)), NOW, MINUTE)) == [
+        ("late", 2)
+    ]
     assert _named(
-        at_deadline({0: _status(7), 1: _status(6)}, [1], Ahead(done=True, furthest=7), {}, {}, NOW, MINUTE)
+        at_deadline(
+            {0: _status(7), 1: _status(6)}, [1], Ahead(done=True, furthest=7), {}, _on_one_host([1]), NOW, MINUTE
+        )
     ) == [("late", 1)]
 
 

@@ -63,6 +63,19 @@ def test_the_one_rank_that_still_ran_is_named_with_its_stack() -> None:
     assert note["text"].startswith("some ranks gave up waiting for others; what each running rank does")
 
 
+def test_a_pause_of_the_controller_leaves_time_for_answers() -> None:
+    acts = {(0, rank): ends(20.0) if rank < 3 else STILL for rank in range(4)}
+    fleet = SimulatedProgram(config(watched=False), acts)
+    while not fleet.asked("dump_stack"):
+        fleet.act_next()
+    fleet.conductor.paused(100.0)
+    later = fleet.now + 100.0
+    assert not fleet.conductor.tick(later + 7.0, later + 7.0).events
+    asked_again = fleet.conductor.interrupt("SIGQUIT", later + 7.0).send
+    assert not any(command["kind"] == "dump_stack" and node == 1 for node, command in asked_again)
+    assert "trouble" in {event["kind"] for event in fleet.conductor.tick(later + 8.1, later + 8.1).events}
+
+
 def test_the_last_output_is_that_of_the_rank_that_still_ran() -> None:
     (outcome,) = ended(ends(20.0), ends(20.1), ends(20.2), STILL, stack={}).recorded("outcome")
     assert outcome["last_lines"] == ["its last"]  # of its end by SIGTERM

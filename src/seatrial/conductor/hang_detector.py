@@ -16,12 +16,13 @@ from seatrial.protocol.timeouts import PATIENCE_S
 
 GRACE_S = 1.0
 """Time from the first suspicion to trouble: the first report is seldom the cause."""
-_STACK_TIMEOUT_S = 3.0
 _SILENT_S = 10.0
-"""A host under load takes its time: until then nothing is known of a rank whose stack has not come. Shorter than
-PATIENCE_S, after which the stacks of ranks that spin are requested again."""
+"""A host under load takes its time: until then nothing is known of a rank whose stack has not come, and nothing is
+decided, at the deadline neither. Shorter than PATIENCE_S, after which the stacks of ranks that spin are requested
+again."""
 _FIRST_PAUSE_S = 1.0
-"""Between the first two requests for stacks, which an agent of eight ranks answers in about that time."""
+"""Between the first two requests for stacks, also at the deadline: an agent of eight ranks answers in about that
+time."""
 MAX_STACKS = 16
 """Stacks that are requested at once, and ranks that an event lists as waiting."""
 
@@ -127,8 +128,10 @@ class HangDetector:
         if self._grace_until is not None:
             return "trouble" if now >= self._grace_until else None
         waiting, statuses = self.waiting(), {rank: self.statuses[rank] for rank in self.asked}
-        had_not_finished = [*waiting, *(rank for rank, done_at in self._done_at.items() if done_at > now)]
-        ahead = rank_status.find_ahead(statuses, had_not_finished, self._hosts, now)
+        # The wait for stacks after the deadline has nobody named for what others do meanwhile.
+        seen_at = min(now, self._until)
+        had_not_finished = [*waiting, *(rank for rank, done_at in self._done_at.items() if done_at > seen_at)]
+        ahead = rank_status.find_ahead(statuses, had_not_finished, self._hosts, seen_at)
         if self.starting:
             self.suspicions = rank_status.stopped(statuses, waiting, now)
             if not self.suspicions and now >= self._until:
@@ -152,25 +155,29 @@ class HangDetector:
             return None
         # A rank with fewer phases may only wait, for a message that was lost on its way: its stack shows that.
         asked = {rank: self._hosts[rank] for rank in self._requested if rank in self._waiting}
-        self.suspicions = rank_status.absent_by_stack(suspects, self._fresh(waiting), self._silent(now))
-        self.suspicions = self.suspicions or rank_status.outside(statuses, self._fresh(waiting), asked, now)
+        stacks = self._fresh(waiting)
+        self.suspicions = rank_status.absent_by_stack(suspects, stacks, asked)
+        self.suspicions = self.suspicions or rank_status.outside(statuses, stacks, asked, now)
         if self.suspicions and now < self._until:
             return "trouble"
         if now >= self._until:
-            stacks = self._fresh(waiting)
-            self.suspicions = rank_status.at_deadline(statuses, waiting, ahead, stacks, asked, now, self._deadline)
+            self.suspicions = rank_status.at_deadline(statuses, waiting, ahead, stacks, asked, seen_at, self._deadline)
             return "deadline"
-        self.suspicions = rank_status.all_wait(statuses, waiting, self._fresh(waiting), now)
+        self.suspicions = rank_status.all_wait(statuses, waiting, stacks, now)
         return "trouble" if self.suspicions else None
 
     def stacks_to_request(self, now: float) -> list[int]:
         """Return the ranks whose stacks are needed now: once, and again where they are stale or an answer shows none.
 
         Reading stacks keeps an agent from its other work. So the pause before the next request doubles up to
-        PATIENCE_S, however often a rank claims to have moved; at the deadline there is none. ``now``: of the request,
+        PATIENCE_S, however often a rank claims to have moved; at the deadline it begins anew. ``now``: of the request,
         perhaps later than the last ``poll``, which has found who moves.
         """
-        if not self._wanted or (now < self._next_request_at and self._polled_at < self._until):
+        if not self._wanted:
+            return []
+        if self._requested_at is None and self._polled_at >= self._until:
+            self._next_request_at, self._request_pause_s = now, _FIRST_PAUSE_S
+        if now < self._next_request_at:
             return []
         if self._requested_at is None:
             self._requested_at = now
@@ -198,14 +205,11 @@ class HangDetector:
         return self.statuses[rank].number, rank_status.is_quiet(self.statuses[rank], now)
 
     def _has_stacks(self, now: float) -> bool:
+        """Return whether each rank that was asked, and has not finished, showed its stack, or was silent for long."""
         if self._requested_at is None:
             return False
-        return self._requested.keys() <= self._shown().keys() or now - self._requested_at >= _STACK_TIMEOUT_S
-
-    def _silent(self, now: float) -> set[int]:
-        """Return the ranks that were asked long ago and showed no stack."""
-        is_long = self._requested_at is not None and now - self._requested_at >= _SILENT_S
-        return self._requested.keys() - self._shown().keys() if is_long else set()
+        missing = self._requested.keys() & self._waiting.keys() - self._shown().keys()
+        return not missing or now - self._requested_at >= _SILENT_S
 
     def _shown(self) -> dict[int, str]:
         """Return the stacks that show where a rank is."""
@@ -270,5 +274,11 @@ class HangDetector:
         """Extend all deadlines by a pause of this process, which counts for nobody."""
         for status in self.statuses.values():
             status.shift(missed_s)
+        self._done_at = {rank: at + missed_s for rank, at in self._done_at.items()}
         self._until += missed_s
+        self._polled_at += missed_s
         self._next_request_at += missed_s
+        if self._requested_at is not None:
+            self._requested_at += missed_s
+        if self._grace_until is not None:
+            self._grace_until += missed_s

@@ -127,6 +127,8 @@ class ProgramConductor(BaseConductor):
     def _shift(self, missed_s: float) -> None:
         for status in self._rank_statuses.values():
             status.shift(missed_s)
+        self._asked_at = {node: at + missed_s for node, at in self._asked_at.items()}
+        self._failed_at, self._heard_until = (at and at + missed_s for at in (self._failed_at, self._heard_until))
 
     def interrupt(self, by: str, now: float) -> Actions:
         """End the run early; the second signal to this process ends the grace. SIGQUIT only asks where the ranks are.

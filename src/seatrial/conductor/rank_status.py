@@ -94,7 +94,7 @@ class Suspicion:
     def to_json(self) -> dict[str, object]:
         """Return the entry of the event."""
         subject: dict[str, object] = {"rank": self.rank} if self.node is None else {"node": self.node}
-        waited_s = round(self.waited_s, 1)
+        waited_s = round(max(0.0, self.waited_s), 1)  # a rank may have moved since the deadline
         return {**subject, "how": self.how, "phase": self.phase, "waited_s": waited_s, "detail": self.detail}
 
 
@@ -235,7 +235,7 @@ def apart(stacks: Mapping[int, str], asked: Mapping[int, str]) -> set[int]:
     """Return the ranks that do not wait in the operation in which more than half of the hosts have a rank that waits.
 
     Of two hosts one is enough for a rank of the other one whose own stack is elsewhere. ``asked``: each rank that was
-    asked for its stack -> its host.
+    asked for its stack -> its host. One that showed none was silent for long, and counts as one that does not wait.
     """
     inside = {rank for rank, text in stacks.items() if is_inside(text)}
     saying, hosts = {asked[rank] for rank in inside & asked.keys()}, set(asked.values())
@@ -260,16 +260,15 @@ def all_wait(
 
 
 def absent_by_stack(
-    suspects: Sequence[Suspicion], stacks: Mapping[int, str], silent: Collection[int]
+    suspects: Sequence[Suspicion], stacks: Mapping[int, str], asked: Collection[int]
 ) -> list[Suspicion]:
-    """Return the suspects whose stacks show that they do not wait inside an operation.
+    """Return the suspects that do not wait inside an operation, by their stacks; see ``apart`` for one without a stack.
 
     Of many ranks only some are asked, and nothing is known of the others: a single rank that claims to be far ahead
-    puts all of them behind, and they may wait for those that were asked. ``silent``: ranks that were asked long
-    ago and showed no stack.
+    puts all of them behind, and they may wait for those that were asked.
     """
-    seen_outside = {rank for rank, text in stacks.items() if not is_inside(text)}
-    return [suspicion for suspicion in suspects if suspicion.rank in seen_outside.union(silent)]
+    outside = {rank for rank in asked if not is_inside(stacks.get(rank, ""))}
+    return [suspicion for suspicion in suspects if suspicion.rank in outside]
 
 
 def is_inside(text: str, marks: Sequence[str] = _INSIDE) -> bool:
@@ -315,8 +314,8 @@ def at_deadline(
     progress and none stands still outside, all are working: the time was too short.
 
     A rank that waits inside an operation is behind through no fault: the message that it waits for did not come.
-    ``asked``: see ``apart``; one that sent no stack counts as outside. Of thousands only some are asked: nothing is
-    known of the others, so they are not suspected.
+    ``asked``: see ``apart``. Of thousands only some are asked: nothing is known of the others, so they are not
+    suspected. ``now``: when the deadline passed; the stacks may have come some time later.
     """
     known = sorted(waiting)
     if deadline.cut_short or not ahead.done:
@@ -328,7 +327,8 @@ def at_start_deadline(
     statuses: Mapping[int, RankStatus], waiting: Collection[int], ahead: Ahead, now: float
 ) -> list[Suspicion]:
     """Return the suspects when the ranks had no more time to start: those behind the others, or all as stuck."""
-    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, sorted(waiting), ahead, {}, {}, now)
+    asked = dict.fromkeys(waiting, "")
+    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, sorted(waiting), ahead, {}, asked, now)
 
 
 def _behind(
@@ -344,7 +344,7 @@ def _behind(
     behind = [rank for rank in known if statuses[rank].number < ahead.furthest or ahead.done]
     if inside := {rank for rank, text in stacks.items() if is_inside(text)}:
         behind = sorted((apart(stacks, asked).intersection(known) | asked.keys() & set(behind)) - inside)
-    named = [rank for rank in behind if rank in asked] if asked else behind
+    named = [rank for rank in behind if rank in asked]
     if named and (ahead.done or len(behind) < len(waiting)):
         fewest = min(statuses[rank].number for rank in named)
         return _late(statuses, [rank for rank in named if statuses[rank].number == fewest], now)
