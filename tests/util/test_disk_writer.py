@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,23 @@ def test_all_is_written_in_its_order(writer: DiskWriter, tmp_path: Path) -> None
     assert all(file.opened is not None and file.opened.closed for file in files)
     assert [file.missing_bytes for file in files] == [0, 0]
     assert writer._num_waiting == 0
+
+
+def test_a_thread_that_cannot_start_keeps_nobody_waiting(
+    writer: DiskWriter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """This user has no process left; later he has."""
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no process")))
+        with pytest.raises(RuntimeError, match="no process"):
+            writer.open(str(tmp_path / "a"), _WORDS)
+        began = time.monotonic()
+        _finish(writer)
+        assert time.monotonic() - began < 5
+    file = writer.open(str(tmp_path / "a"), _WORDS)
+    writer.write(file, b"first")
+    _finish(writer)
+    assert (tmp_path / "a").read_bytes() == b"first"
 
 
 def test_a_disk_that_answers_nothing_holds_up_nobody(writer: DiskWriter, disk: SlowDisk, tmp_path: Path) -> None:

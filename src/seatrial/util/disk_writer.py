@@ -162,11 +162,12 @@ class DiskWriter:
 
     def _put(self, file: WrittenFile) -> None:
         if file not in self._due:
-            self._due.append(file)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="disk writer", daemon=True)
+                # It raises RuntimeError where this user has no process left: nothing is due then.
                 thread.start()
                 self._thread = thread
+            self._due.append(file)
             self._changed.notify_all()
 
     def _run(self) -> None:
