@@ -104,6 +104,17 @@ def test_a_death_beside_a_crash_is_named() -> None:
     assert any("rank 0" in line and "was killed by signal 11" in line for line in finding.evidence)
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_words_of_a_cluster_for_a_lack_of_memory_are_shown(nodes: int) -> None:
+    stream = Stream(2, nodes=nodes)
+    stream.begin("bootstrap", "world")
+    stream.trouble({"rank": 0, "how": "dead", "phase": MEET, "detail": "out of memory: pod t-0 was OOMKilled"})
+    stream.kill(1)
+    (finding,) = blame(fold(stream.close(ranks=False).events))
+    assert "pod t-0 was OOMKilled" in finding.what
+    assert finding.culprit.kind == ("process" if nodes == 1 else "fabric")
+
+
 def test_a_crash_after_the_trial_was_interrupted_is_no_finding() -> None:
     stream = Stream(2, nodes=2)
     stream.begin("bootstrap", "world")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,15 @@ def test_the_group_is_destroyed_on_the_clean_path_only(
     spec = TrainSpec(recipe=recipe, device="cpu", init=f"file://{tmp_path}/meet", planted=planted)
     assert train_rank.run_rank(spec, one_rank) == code
     assert dist.is_initialized() == (code != 0)
+
+
+def test_a_torch_that_cannot_be_imported_is_reported(
+    one_rank: train_rank.RankIdentity, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
+    assert train_rank.run_rank(TrainSpec(recipe=recipe, device="cpu"), one_rank) == 2
+    assert capfd.readouterr().err.startswith("Error: ModuleNotFoundError: import of torch halted")
 
 
 def test_a_meeting_file_that_was_refused_stays(one_rank: train_rank.RankIdentity, tmp_path: Path) -> None:

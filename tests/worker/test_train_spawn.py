@@ -14,6 +14,7 @@ import pytest
 
 import seatrial
 from seatrial.environment.self_location import module_argv
+from seatrial.targets.kubernetes.pod_failures import MET
 from seatrial.training.defaults import make_recipe
 from seatrial.util.ports import free_port
 from seatrial.worker import train_spawn
@@ -119,8 +120,14 @@ from seatrial.training.defaults import make_recipe
 from seatrial.worker.train_report import TrainReporter
 from seatrial.worker.train_spec import TrainSpec
 recipe = make_recipe("synthetic-1x2x2-2", model="toy", max_steps=2, global_batch_size=2, num_samples=8)
-TrainReporter(TrainSpec(recipe=recipe, device="cpu"), 3, 4, bool).print_failure("failed in load data: x")
+TrainReporter(TrainSpec(recipe=recipe, device="cpu"), 3, 4, bool).print_of_rank("failed in load data: x")
 """
+_MEETS = _RANK.replace('print_of_rank("failed in load data: x")', 'ready(open_device("cpu", 0, 1), "gloo", 0, 1)')
+_MEETS = f"""
+from seatrial.rank.device import open_device
+from seatrial.worker.train_rank import suppress_numpy_warning
+suppress_numpy_warning()
+{_MEETS}"""
 
 
 @pytest.mark.parametrize(
@@ -133,10 +140,21 @@ TrainReporter(TrainSpec(recipe=recipe, device="cpu"), 3, 4, bool).print_failure(
 )
 def test_a_line_that_names_a_rank_is_written_at_once(program: str, line: bytes) -> None:
     """Other ranks write into the same pipe, C++ without the end of the line."""
+    assert _written(program) == line
+
+
+def test_a_rank_that_met_is_found_behind_half_a_line() -> None:
+    """Else its crash, or its lack of memory, would read as one of a rank that still connects."""
+    assert MET.findall(b"half a line" + _written(_MEETS)) == [b"3"]
+
+
+def _written(program: str) -> bytes:
+    """Return all that a program writes to standard error, by one call."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     env = {**os.environ, "PYTHONPATH": str(Path(seatrial.__file__).parents[1]), "PYTHONUNBUFFERED": "1"}
     with ours, theirs:
         subprocess.run([sys.executable, "-c", program], stderr=theirs.fileno(), env=env, timeout=50, check=True)
         theirs.close()
-        assert ours.recv(4_000) == line
+        line = ours.recv(4_000)
         assert ours.recv(4_000) == b""
+    return line

@@ -31,7 +31,7 @@ from seatrial.judge.step_view import (
     waited,
     works_alone,
 )
-from seatrial.judge.trial import AgentEnd, ErrorRecord, NodeFailure, Note, Trial, TroubleRecord
+from seatrial.judge.trial import AgentEnd, ErrorRecord, ExitRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.connecting import FROM_OTHERS
 from seatrial.protocol.fabric_errors import MTU_ACTION
@@ -129,7 +129,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
     for rank, ending in sorted(died.items()):
         described = describe_exit(ending.code) if ending else None
         phase = (ending.phase if ending else "") or phases.get(rank, "")
-        oom = f": {out_of_memory_words(ending.oom_limit_bytes)}" if ending is not None and ending.oom else ""
+        oom = f": {_oom_words(ending)}" if ending is not None and ending.oom else ""
         where = in_phase(phase)
         words = f"{described.words}{where}{oom}" if described else f"disappeared{where}; its exit status is unknown"
         findings.append(
@@ -145,6 +145,10 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
             )
         )
     return findings + [_broken(view, rank, error, waiting) for rank, error in sorted(broken.items())]
+
+
+def _oom_words(ending: ExitRecord) -> str:
+    return ending.oom_words or out_of_memory_words(ending.oom_limit_bytes)
 
 
 def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
@@ -353,7 +357,7 @@ def _crashed(view: StepView) -> list[Finding]:
     if not view.crashed or not (view.troubles or view.trial.interrupted is None):
         return []
     (rank, ending), *more = sorted(view.crashed.items())
-    oom = f" ({ending.oom_words or out_of_memory_words(ending.oom_limit_bytes)})" if ending.oom else ""
+    oom = f" ({_oom_words(ending)})" if ending.oom else ""
     what = f"{view.trial.label(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase)}{oom}"
     what += f", while connecting to other nodes: {FROM_OTHERS}"
     what += f"; {named_ranks([other for other, _ in more])} ended there, too" if more else ""

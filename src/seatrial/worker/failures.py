@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
@@ -21,11 +22,15 @@ def cause_of(error: BaseException) -> Cause:
     quote any rank. A Python exception of any other kind is a bug in seatrial and must never be reported as a fault of
     the cluster.
     """
+    if isinstance(error, RequestError):
+        return "request"
+    if sys.modules.get("torch") is None:
+        # It cannot be imported, and a second attempt would raise here.
+        return "memory" if isinstance(error, MemoryError) else "request" if isinstance(error, ImportError) else "own"
+
     import torch
     import torch.distributed as dist
 
-    if isinstance(error, RequestError):
-        return "request"
     # torch 2.4 has this class only in torch.cuda.
     out_of_memory = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
     if isinstance(error, (MemoryError, out_of_memory)):

@@ -320,7 +320,7 @@ def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, rep
         traceback.print_exc()
     if cause != "request":
         how = "lost its peers" if cause == "fabric" else "failed"
-        reporter.print_failure(f"{how} in {reporter.phase}: {message}")
+        reporter.print_of_rank(f"{how} in {reporter.phase}: {message}")
     elif identity.local_rank == 0 and not reporter.has_agent:
         # All ranks find the same fault in an invalid request, so one of each node prints it.
         write_line(f"Error: {message}")

@@ -168,9 +168,8 @@ class TrainReporter:
         import torch
 
         device_words = f"{device.type} ({device.name})" if device.type == "cpu" else f"{device.torch} ({device.name})"
-        self.print_status(
-            f"rank {self.rank} of {self._world_size} on {platform.node()}: {device_words}, {backend},"
-            f" local rank {local_rank}, process {os.getpid()}"
+        self.print_of_rank(
+            f"on {platform.node()}: {device_words}, {backend}, local rank {local_rank}, process {os.getpid()}"
         )
         if self.has_agent:
             self._emit(
@@ -237,8 +236,11 @@ class TrainReporter:
         """Print a line for people on standard error. With an agent, it also reaches the files of the run."""
         write_line(f"seatrial: {text}")
 
-    def print_failure(self, text: str) -> None:
-        """Print how this rank failed, by which the log of a node shows that the fault was here (pod_failures.py)."""
+    def print_of_rank(self, text: str) -> None:
+        """Print that this rank has met the others, or how it failed, for the log of a node (pod_failures.py).
+
+        That is searched for lines that begin so, and somebody else may have written half of one there.
+        """
         line = f"seatrial: rank {self.rank} of {self._world_size} {text}"
         write_line(line if self.has_agent else f"\n{line}")
 

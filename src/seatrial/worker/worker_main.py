@@ -19,7 +19,7 @@ from typing import cast
 from seatrial.checks import registry
 from seatrial.mpi_backend.finalize import leave
 from seatrial.protocol.commands import RankCommand, StartRank
-from seatrial.protocol.events import Cause, EndEvent, ErrorEvent, Event, RankEvent, Source
+from seatrial.protocol.events import EndEvent, ErrorEvent, Event, RankEvent, Source
 from seatrial.protocol.phase_page import PhaseWriter
 from seatrial.protocol.wire import Decoder, encode
 from seatrial.rank import groups
@@ -82,13 +82,12 @@ def _open_rank(start: StartRank, phases: PhaseWriter, emit: Emit) -> Context | N
     try:
         import torch  # noqa: F401
     except Exception as error:
-        cause: Cause = "request" if isinstance(error, ImportError) else "own"
-        _emit_error(start, phases, emit, error, cause, f"torch cannot be imported: {error}")
+        _emit_error(start, phases, emit, error, f"torch cannot be imported: {error}")
         return None
     try:
         context = _make_context(start, phases, emit)
     except Exception as error:
-        _emit_error(start, phases, emit, error, cause_of(error), str(error))
+        _emit_error(start, phases, emit, error, str(error))
         return None
     phases.write("ready")
     _emit_rank(context)
@@ -145,16 +144,14 @@ def _emit_rank(context: Context) -> None:
     )
 
 
-def _emit_error(
-    start: StartRank, phases: PhaseWriter, emit: Emit, error: Exception, cause: Cause, message: str
-) -> None:
+def _emit_error(start: StartRank, phases: PhaseWriter, emit: Emit, error: Exception, message: str) -> None:
     emit(
         ErrorEvent(
             kind="error",
             gen=start["gen"],
             rank=start["rank"],
             step=-1,
-            cause=cause,
+            cause=cause_of(error),
             type=type(error).__name__,
             message=message[:2000],
             stack=traceback.format_exc()[-6000:],
