@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import sys
 
 from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
@@ -24,13 +23,11 @@ def cause_of(error: BaseException) -> Cause:
     """
     if isinstance(error, RequestError):
         return "request"
-    if sys.modules.get("torch") is None:
-        # It cannot be imported, and a second attempt would raise here.
+    try:
+        import torch
+        import torch.distributed as dist
+    except Exception:  # that is what the error is about
         return "memory" if isinstance(error, MemoryError) else "request" if isinstance(error, ImportError) else "own"
-
-    import torch
-    import torch.distributed as dist
-
     # torch 2.4 has this class only in torch.cuda.
     out_of_memory = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
     if isinstance(error, (MemoryError, out_of_memory)):
