@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.attempted import Cluster, listed_in_turn, running, waiting
 from kubernetes.test_interrupted_pods import ended
 from kubernetes.test_run_log import training
 
+from seatrial.errors import SeatrialError
 from seatrial.targets.kubernetes import attempt as attempt_module
 
 _LABEL = "jobset.sigs.k8s.io/restart-attempt"
@@ -39,7 +40,7 @@ def _deleted(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trained(
-    lists: list[list[dict[str, Any]]], folder: Path, *, workload: dict[str, Any] | None = None
+    lists: list[list[dict[str, Any]]], folder: Path, *, workload: dict[str, Any] | None = None, **limits: float
 ) -> tuple[str, str]:
     """Return how a training with restarts ended, and by what. ``workload``: the status of its workload."""
     more = [] if workload is None else [("'get job.batch/trial-1 --ignore-not-found'*", f"cat {folder}/status")]
@@ -51,6 +52,7 @@ def _trained(
         _ITS_RESULT,
         ("logs*", "echo 2026-01-01T00:00:01Z step 10"),
         reason_s=0.5,
+        **limits,
     )
     if workload is not None:
         created = (folder / "workload").read_text().rstrip()
@@ -58,8 +60,10 @@ def _trained(
     detail = replace(cluster.job.detail, workload=replace(cluster.job.detail.workload, max_restarts=2))
     job = replace(training(), target="jobset", nodes=2, detail=detail)
     attempt = cluster.attempt_at(job)
-    attempt.run()
-    assert attempt.cleanup(keep=False) == []
+    try:
+        attempt.run()
+    finally:
+        assert attempt.cleanup(keep=False) == []
     cluster.run_log.close(job)
     (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
     by = [event["by"] for event in cluster.events if event["kind"] == "interrupted"]
@@ -115,3 +119,32 @@ def test_the_last_start_is_interrupted_by_the_cluster(
     how, by = _trained(lists, tmp_path, workload=workload)
     assert how == "interrupted"
     assert by.startswith("the cluster: pod trial-1-1-start0 on node gpu-1 was ")
+
+
+_FAILED_START = [_of(0, *_BOTH_RUN), _of(0, ended(0, 1), ended(1, 137))]
+
+
+@pytest.mark.parametrize("new", [[waiting(0), waiting(1)], [waiting(0), running(1)], [running(0), waiting(1)]])
+@pytest.mark.parametrize("restarted_s", [0.0, 3.0], ids=["meanwhile", "before"])
+def test_the_first_pod_of_an_earlier_start_ends_nothing(
+    restarted_s: float, new: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new pods wait for longer than a restart takes. ``restarted_s``: whether it has been awaited before."""
+    monkeypatch.setattr(attempt_module, "_RESTARTED_S", restarted_s)
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 2.0)
+    still = [] if restarted_s else [_of(0, ended(0, 1), running(1))]
+    lists = [_FAILED_START[0], *(still or [_FAILED_START[1]]), *[_of(1, *new)] * 5]
+    lists += [_of(1, *_BOTH_RUN), _of(1, ended(0, 0), ended(1, 0))]
+    assert _trained(lists, tmp_path) == ("ended", "all pods have ended")
+
+
+@pytest.mark.parametrize("hopeless", [False, True])
+def test_pods_that_start_again_are_waited_for_anew(
+    hopeless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_module, "_RESTARTED_S", 3.0)
+    pulls = [{"name": "seatrial", "ready": False, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
+    new = waiting(0, status__containerStatuses=pulls) if hopeless else waiting(0)
+    limits = {"hopeless_s": 0.5} if hopeless else {"queue_s": 4.0}
+    with pytest.raises(SeatrialError, match="does not start" if hopeless else r"have started within 4 s"):
+        _trained([*_FAILED_START, _of(1, new, running(1))], tmp_path, **limits)

@@ -32,7 +32,12 @@ def _looks(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     detail = SimpleNamespace(kubectl=None, under_mpi=under_mpi, min_hosts=None)
     follower: Any = SimpleNamespace(
-        answered_at=0.0, workload_gone=False, first_log=None, all_started=not under_mpi, is_unattended=False
+        answered_at=0.0,
+        awaited_since=0.0,
+        workload_gone=False,
+        first_log=None,
+        all_started=not under_mpi,
+        is_unattended=False,
     )
     follower.first = lambda: follower.pods[0]
     progress = RunProgress(

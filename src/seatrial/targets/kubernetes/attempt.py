@@ -118,7 +118,7 @@ class Attempt:
         self._print_line(
             f"seatrial: created {self._objects.workload}; list its pods with: {self._objects.get_command()}"
         )
-        self._progress.created_at = self._follower.answered_at = time.monotonic()
+        self._follower.awaited_since = self._follower.answered_at = time.monotonic()
 
     def poll(self) -> bool:
         """Read the news and return whether the run has ended. Raises SeatrialError for one that never will."""
@@ -184,7 +184,10 @@ class Attempt:
             self._cut_off = self._run_log.over
         if self._awaits_reason(first):
             return False
-        self._conclude(first)
+        self._wait_for_others(first)
+        if self._follower.first_log is not log:
+            return False  # All pods have started again meanwhile.
+        self._conclude(self._follower.latest(first))
         return True
 
     def _may_start_again(self, first: PodStatus) -> bool:
@@ -242,16 +245,6 @@ class Attempt:
         return True
 
     def _conclude(self, first: PodStatus) -> None:
-        has_conductor = self._has_conductor
-        if has_conductor:
-            # The launcher ends before the cluster tells which node it has lost.
-            waits = self._under_mpi and not self._run_log.over
-        else:
-            has_result = self._under_mpi and self._run_log.has_result and first.exit_code == 0
-            waits = not has_result and not self._stopped_first(first)
-        if waits:
-            self._wait_for_others()
-            first = self._follower.latest(first)
         run_log, pods = self._run_log, list(self._follower.known.values())
         refused = [pod for pod in pods if pod.never_ran and not self._follower.is_replaced(pod)]
         failed = sorted(
@@ -285,7 +278,7 @@ class Attempt:
             return
         if run_log.over or run_log.interrupted or filled:
             return
-        if has_conductor:
+        if self._has_conductor:
             raise SeatrialError(
                 f"{first.label} {first.end or 'disappeared'}, and the conductor of the run was in it"
                 f"{run_log.reason_of(first)}; its log is in {self._folder}"
@@ -457,10 +450,17 @@ class Attempt:
         self._run_log.fail(killed[0], killed[0].end)
         return True
 
-    def _wait_for_others(self) -> None:
+    def _wait_for_others(self, first: PodStatus) -> None:
+        """Wait for the ends of other pods where one of them may be the cause of the end of the first one."""
+        if self._has_conductor:
+            # The launcher ends before the cluster tells which node it has lost.
+            waits = self._under_mpi and not self._run_log.over
+        else:
+            has_result = self._under_mpi and self._run_log.has_result and first.exit_code == 0
+            waits = not has_result and not self._stopped_first(first)
         # Under MPI the sshd of a node never ends by itself; and the kubelet reports a killed one within this time.
         deadline = time.monotonic() + (_REPORTED_S if self._under_mpi else _OTHERS_END_S)
-        while time.monotonic() < deadline:
+        while waits and time.monotonic() < deadline:
             if self._under_mpi and any(pod.killed for pod in self._follower.known.values() if not pod.is_launcher):
                 return
             if all(pod.state == "ended" and (pod.exit_code == 0 or pod.is_explained) for pod in self._follower.pods):

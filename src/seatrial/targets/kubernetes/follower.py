@@ -69,9 +69,11 @@ class PodFollower:
         """The pods of earlier starts."""
         self.order = PodOrder()
         self.first_log: PodLog | None = None
-        """The log of the first pod; None until this pod runs."""
+        """The log of the first pod of this start; None until this pod runs."""
         self.all_started = False
-        """Whether all pods have been running, or have ended, at the same time."""
+        """Whether all pods of this start have been running, or have ended, at the same time."""
+        self.awaited_since = time.monotonic()
+        """Since when the pods of this start are waited for (``time.monotonic``)."""
         self._ran: dict[int, set[str]] = {}
         """Node rank -> uids of its pods that were seen to run before the conductor's last event, or to end with 0."""
         self._newest: dict[int, str] = {}
@@ -310,6 +312,10 @@ class PodFollower:
             self._start_number = newest
             self._earlier += self.known.values()
             self.known, self.order = {}, PodOrder()
+            # What is left of the earlier start decides nothing, however long the new pods wait.
+            if self.first_log is not None:
+                self.first_log.close()
+            self.first_log, self.all_started, self.awaited_since = None, False, time.monotonic()
             self._run_log.forget_result()
             self._print_line(f"seatrial: all pods start again (restart {newest})")
 

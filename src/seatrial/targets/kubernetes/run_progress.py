@@ -55,16 +55,19 @@ class RunProgress:
         print_line: Callable[[str], None],
     ) -> None:
         """``folder``: the folder of the run, which has the logs of its pods."""
-        self.created_at = time.monotonic()
-        """When the objects were created."""
         self._objects, self._job, self._limits, self._run_log = objects, job, limits, run_log
         self._follower, self._folder, self._print_line = follower, folder, print_line
         self._kubectl: Kubectl = job.detail.kubectl
         self._kind = KINDS[job.target]
         self._under_mpi: bool = job.detail.under_mpi
         self._min_hosts: int | None = job.detail.min_hosts
-        self._lasting = Lasting()
         self._no_answer_reported = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to wait for the pods of a start: nothing of an earlier one counts, and each reason is news."""
+        self._awaited_since = self._follower.awaited_since
+        self._lasting = Lasting()
         self._printed_reason = ""
         self._printed: set[str] = set()
         self._reasons: set[str] = set()
@@ -76,6 +79,8 @@ class RunProgress:
 
     def require(self) -> None:
         """Raise SeatrialError when the run cannot come to its end."""
+        if self._awaited_since != self._follower.awaited_since:
+            self._begin()
         self._require_answers()
         if self._follower.workload_gone and not self._follower.pods and self._follower.first_log is None:
             self._run_log.interrupt(f"the deletion of {self._objects.workload}")
@@ -149,7 +154,7 @@ class RunProgress:
         for pod in pending.unready:
             if self._lasting.lasts(f"unready {pod.uid}", self._limits.ready_s):
                 raise SeatrialError(f"{why_no_launcher(pod)}; see {pod.name}.log in {self._folder}")
-        is_late = time.monotonic() - self.created_at > self._limits.queue_s
+        is_late = time.monotonic() - self._awaited_since > self._limits.queue_s
         running = len(pending.running)
         is_enough = self._min_hosts is not None and self._min_hosts <= running < self._job.nodes
         if is_enough and (is_late or self._lasting.lasts("fewer", self._limits.fewer_s)):

@@ -13,7 +13,7 @@ class WaitLimits:
     """How long the controller waits for each thing, in seconds."""
 
     queue_s: float
-    """From the creation until all pods run (``--queue-timeout``)."""
+    """From the creation, or a restart of all pods, until all of them run (``--queue-timeout``)."""
     fewer_s: float = JOIN_TIMEOUT_S * 2 / 3
     """From the first running pod until the run starts again without the missing ones (``--min-hosts``). Less than the
     time for which the pods wait for one another."""
