@@ -312,7 +312,7 @@ class PodFollower:
             self._start_number = newest
             self._earlier += self.known.values()
             self.known, self.order = {}, PodOrder()
-            # What is left of the earlier start decides nothing, however long the new pods wait.
+            # The earlier start decides nothing from now on, however long the new pods wait.
             if self.first_log is not None:
                 self.first_log.close()
             self.first_log, self.all_started, self.awaited_since = None, False, time.monotonic()
