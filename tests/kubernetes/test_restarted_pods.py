@@ -147,4 +147,4 @@ def test_pods_that_start_again_are_waited_for_anew(
     new = waiting(0, status__containerStatuses=pulls) if hopeless else waiting(0)
     limits = {"hopeless_s": 0.5} if hopeless else {"queue_s": 4.0}
     with pytest.raises(SeatrialError, match="does not start" if hopeless else r"have started within 4 s"):
-        _trained([*_FAILED_START, _of(1, new, running(1))], tmp_path, **limits)
+        _trained([*_FAILED_START, _of(1, new, running(1))], tmp_path, workload=None, **limits)
