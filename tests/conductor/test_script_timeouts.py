@@ -151,9 +151,39 @@ def test_with_nccl_a_script_waits_for_its_gpu_at_any_line() -> None:
 
 
 def test_a_rank_that_nccl_ended_is_no_first_failure() -> None:
-    assert text_of(*[ends(20.0 + rank, WATCHDOG, -6) for rank in range(3)], ends(19.0, TOLD, -6)) == (
-        "ranks 0, 1, 2 gave up waiting (timed out after 600 s); rank 3 on node n1 did not, and NCCL's watchdog ended it"
+    """It may have begun the same operation seconds after the others, where the network carries nothing."""
+    fleet = ended(*[ends(20.0 + rank, WATCHDOG, -6) for rank in range(3)], ends(19.0, TOLD, -6))
+    (outcome,) = fleet.recorded("outcome")
+    assert outcome["text"].startswith("ranks 0, 1, 2 gave up waiting (timed out after 600 s): Watchdog caught")
+    assert outcome["text"].endswith("; rank 3 had not yet when NCCL's watchdog ended it")
+    assert fleet.recorded("trouble")[0]["seen"][0]["rank"] == 0
+
+
+@pytest.mark.parametrize("last", [(TOLD, WATCHDOG), (WATCHDOG, TOLD)])
+def test_a_rank_that_gave_up_after_another_told_it(last: tuple[str, ...]) -> None:
+    told = (Act(at_s=21.0, what="exit", code=-6, phase="", last=last),)
+    text = text_of(*[ends(20.0 + rank, WATCHDOG, -6) for rank in range(3)], told)
+    assert text.startswith("all 4 ranks gave up waiting (timed out after 600 s)")
+    # One that still runs is the one that they waited for.
+    running = ended(ends(20.0, WATCHDOG, -6), told, ends(20.2, WATCHDOG, -6), STILL, stack={"text": AT_WORK})
+    assert running.recorded("trouble")[0]["seen"][0]["rank"] == 3
+
+
+def test_an_exception_before_a_last_barrier_is_told_first() -> None:
+    """A bug on one rank, and all ranks meet once more in ``finally``."""
+    head = "Traceback (most recent call last):"
+    link = "During handling of the above exception, another exception occurred:"
+    bug = (head, "ValueError: bad batch in shard 3", "", link, "", head, GAVE_UP.removeprefix("[rank0]: "))
+    again = (head, *bug[-1:], "", link, "", *bug[-2:])
+    acts = [
+        (Act(at_s=20.0 + n, what="exit", code=1, phase="", last=last),) for n, last in enumerate([again] * 3 + [bug])
+    ]
+    fleet = ended(*acts)
+    (outcome,) = fleet.recorded("outcome")
+    assert outcome["text"].startswith(
+        "rank 3 on node n1 complained of others after ValueError: bad batch in shard 3; all 4 ranks gave up waiting"
     )
+    assert outcome["last_lines"] == list(bug)
 
 
 def test_the_address_that_a_rank_could_not_reach_is_said() -> None:

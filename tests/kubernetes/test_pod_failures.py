@@ -390,7 +390,7 @@ def test_a_crash_while_ranks_meet_names_nobody(number: str, other: list[str], tm
     assert said.endswith(f"pod t-0 on node gpu-1 {_CONNECTING}") or (not other and "t-1 on node gpu-1 ended" in said)
     assert _said(tmp_path, crashed, [_own(1)], met=False, out_of_memory=out_of_memory).startswith("pod t-1 on")
     # A rank that has met the others is named, and so is the only pod of a training.
-    assert _said(tmp_path, crashed, other, out_of_memory=out_of_memory).startswith("pod t-0 on")
+    assert _said(tmp_path, crashed, [_lost(1)], out_of_memory=out_of_memory).startswith("pod t-0 on")
     assert _said(tmp_path, crashed, met=False, out_of_memory=out_of_memory).startswith("pod t-0 on")
 
 

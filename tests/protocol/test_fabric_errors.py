@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.protocol.fabric_errors import FABRIC_MARKS, ConnectError, gave_up, read_connect_error, wait_timeout_s
+from seatrial.protocol.fabric_errors import ConnectError, gave_up, names_fabric, read_connect_error, wait_timeout_s
 
 PAIR = "Gloo connectFullMesh failed with [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair"
 FRAME = "[W1122 21:46:03.671452683 TCPStore.cpp:340] [c10d] "
@@ -106,7 +106,7 @@ def test_other_errors_are_no_failed_connections(said: str) -> None:
     ],
 )
 def test_an_error_of_the_fabric_is_no_bug_of_seatrial(said: str) -> None:
-    assert any(mark in said.lower() for mark in FABRIC_MARKS)
+    assert names_fabric(said)
 
 
 @pytest.mark.parametrize(

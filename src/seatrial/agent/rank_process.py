@@ -22,12 +22,16 @@ from seatrial.probe import process
 from seatrial.protocol import phase_page
 from seatrial.protocol.commands import Quit, RankCommand, StartRank
 from seatrial.protocol.events import ExitEvent, StackEvent
+from seatrial.protocol.fabric_errors import ranks_passed_on, says_why_aborted
 from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.util.job_signals import those_for_ranks_held_back
 
-_MAX_LAST_LINES = 40
+_MAX_LAST_LINES = 160
+_MAX_SENT_LINES = 40
 _MAX_LAST_LINE_BYTES = 500
 _NUM_LAST_WORDS = 10
+_NUM_FIRST_WORDS = 12
+"""Lines from the one in which a library says why it ends the rank, if what parents of the rank print follows."""
 _MAX_TRACEBACK_LINES = 24
 _TRACEBACK = "Traceback (most recent call last):"
 _MARKS = re.compile(r"(?:\[rank\d+\]:)?[ ~^]*\^[ ~^]*")
@@ -346,12 +350,17 @@ def _pidfd(pid: int) -> int | None:
 def _last_words(lines: list[str]) -> list[str]:
     """Return the last ten lines, and a traceback among them from its beginning: there is the line of the script.
 
-    Of exceptions that followed from one another the first one counts, so all of them are returned.
+    Of exceptions that followed from one another the first one counts, so all of them are returned. So are the lines in
+    which a library says why it aborts the rank, or whose error it passes on: parents of the rank may print more.
     """
     lines = [line for line in lines if not _MARKS.fullmatch(line)]
-    if any(line.rstrip().endswith(_LINKS) for line in lines):
-        return lines
-    tracebacks = [number for number, line in enumerate(lines) if _TRACEBACK in line]
-    if tracebacks and len(lines) - tracebacks[-1] <= _MAX_TRACEBACK_LINES:
-        return lines[min(tracebacks[-1], max(0, len(lines) - _NUM_LAST_WORDS)) :]
-    return lines[-_NUM_LAST_WORDS:]
+    last = lines[-_MAX_SENT_LINES:]
+    words = next((n for n, line in enumerate(lines) if says_why_aborted(line) or ranks_passed_on(line)), None)
+    if words is not None and words < len(lines) - len(last):
+        return [*lines[words : words + _NUM_FIRST_WORDS], *last[_NUM_FIRST_WORDS:]]
+    if words is not None or any(line.rstrip().endswith(_LINKS) for line in last):
+        return last
+    tracebacks = [number for number, line in enumerate(last) if line.rstrip().endswith(_TRACEBACK)]
+    if tracebacks and len(last) - tracebacks[-1] <= _MAX_TRACEBACK_LINES:
+        return last[min(tracebacks[-1], max(0, len(last) - _NUM_LAST_WORDS)) :]
+    return last[-_NUM_LAST_WORDS:]

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.conductor.cancellation import is_stop_signal
-from seatrial.conductor.raised_errors import TRACEBACK, exception_name, raised
+from seatrial.conductor.raised_errors import TRACEBACK, Chain, error_passed_on, exception_name, raised
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.connecting import FROM_OTHERS
-from seatrial.protocol.fabric_errors import FABRIC_MARKS, gave_up, is_end_by_watchdog
+from seatrial.protocol.fabric_errors import (
+    gave_up,
+    names_fabric,
+    ranks_passed_on,
+    says_lost,
+    says_why_aborted,
+)
 from seatrial.protocol.own_errors import in_one_line, message_at, own_cause
 from seatrial.util.text import quoted, signal_words
 
@@ -23,18 +29,32 @@ _TORCH_RAISES = re.compile(r"([\w.]+\.)?(RuntimeError|AcceleratorError|Dist\w*Er
 """Exceptions of torch and MPI when a peer is gone. A URLError is about something else, whatever it says."""
 _SOCKET_RAISES = re.compile(r"Connection(Reset|Aborted)?Error|BrokenPipeError")
 """Exceptions of Python's own sockets. Others that follow from them are about a host on the internet."""
-_MISUSE = ("enforce fail", "ncclinvalid", "duplicate gpu", "eaddrinuse")
-"""Parts of messages of Gloo, NCCL and the store, in lower case, about a call that is wrong by itself."""
+_MISUSE = re.compile(
+    r"\[enforce fail at |nccl ?invalid|nccl error[^\n]*, invalid (?:usage|argument)\b|duplicate gpu detected"
+    r"|eaddrinuse",
+    re.I,
+)
+"""Words of Gloo, NCCL and the store about a call that is wrong by itself."""
+_REMOTE = "remote process exited"
+"""In the first line of an error of NCCL whose last message is about a peer, and may quote it."""
 _TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
 """The line of its source that torch writes before a message: ``[/__w/pytorch/.../tcp/pair.cc:537]``."""
 _TORCH_GUESS = " This is typically caused by"
+_GROUP = re.compile(r"(?:[\w.]+\.)?(?:Base)?ExceptionGroup\b")
+"""An exception that only holds others."""
 _LOST_STORE = re.compile(r"(?:[\w.]+\.)?Dist(?:Network|Store)Error$")
 """Exceptions of torch that say nothing but that a peer or the store in it is gone or silent."""
-_ABORTED = re.compile(
-    r"watchdog thread terminated with exception|(?:throwing an instance of '|^)gloo::|due to \S{1,40} watchdog hang",
-    re.I,
-)
-"""What NCCL's watchdog and Gloo print before they abort their process, because of a peer or of a device that failed."""
+_ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT, 256 - signal.SIGABRT)
+"""Exit codes of a process that was aborted, of a shell above it, and of a Python that hands on its exit code."""
+_CHILD_ENDED = re.compile(r"\b(?:CalledProcessError|ProcessExitedException|ChildProcessError|ChildFailedError)\b")
+"""Exceptions that say nothing but how a child of the process ended."""
+_BY_ABORT = re.compile(r"\bSIGABRT\b|\bsignal 6\b|(?:status|code)\W{0,8}(?:-6|134|250)\b", re.I)
+_ROOT_CAUSE = "Root Cause (first observed failure):"
+"""What torchrun prints last of several failures."""
+_EXCEPTION = "terminated with exception: "
+"""Words of the watchdog before the exception that ended it."""
+_NOISE = re.compile(r"(?:\[[A-Za-z_]{1,20}\d{1,9}\]:)* ?\[[WI]\d{0,8}[ \]]|.{1,300} NCCL INFO ")
+"""Before the lines of torch and NCCL that tell no error."""
 _THREADS_LEFT = "terminate called without an active exception"
 """A Python that exits after a traceback may be aborted because a thread of Gloo still runs: it had failed before."""
 
@@ -121,6 +141,20 @@ class Failure:
         return f"{ranks} {first.detail}{phase}{error}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptError:
+    """The error of a program, as its output shows it."""
+
+    text: str
+    """One line; empty where it says nothing."""
+    is_witness: bool = False
+    """It complains of others, so that its rank is a witness at most."""
+    before: str = ""
+    """The exception of the rank itself that came before its complaint. It may have handled that and gone on."""
+    of_ranks: tuple[int, ...] = ()
+    """The ranks whose error torch has passed on to this one."""
+
+
 def first_failure(
     exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]], losses: Sequence[Loss] = ()
 ) -> Failure:
@@ -141,7 +175,7 @@ def first_failure(
     if others:
         together = [ended for ended in others if ended.at - earliest <= _TOGETHER_S]
         first = min(together, key=lambda ended: (not _killed(ended.code), ended.at))
-        line, _ = _error(first)
+        line = script_error(first).text
         said = errors.get(first.rank, ("", ""))[1] or (line if has_raised(first) else "")
         text = "; ".join(filter(None, (said, first.oom)))
         suspicion = _suspicion(first.rank, exits, how_ended(first.code))
@@ -154,11 +188,21 @@ def first_failure(
         first = min(crashed, key=lambda ended: ended.at)
         suspicion = replace(_suspicion(first.rank, exits, how_ended(first.code)), may_come_from_others=True)
         return Failure(suspicions=(suspicion,), text=first.oom)
-    rank = next(iter(errors))
+    before = only_one_with_exception(exits, errors)
+    rank = before.rank if before is not None else next(iter(errors))
     ended = exits.get(rank)
     detail = f"{how_ended(ended.code)} and " if ended is not None else ""
     suspicion = Suspicion(how="error", rank=rank, phase=ended.phase if ended is not None else "", detail=detail)
     return Failure(suspicions=(suspicion,), text=errors[rank][1])
+
+
+def only_one_with_exception(exits: Mapping[int, Exit], errors: Collection[int]) -> Exit | None:
+    """Return the one rank that had an exception before it complained of others; None where several had, or none.
+
+    Where all ranks only complain, its exception comes first in the text, as nobody else explains what followed.
+    """
+    found = [exits[rank] for rank in errors if rank in exits and script_error(exits[rank]).before]
+    return found[0] if len(found) == 1 else None
 
 
 def lost_nodes(losses: Sequence[Loss]) -> Failure:
@@ -210,55 +254,81 @@ def short_error(text: str) -> str:
 
 def fabric_error(ended: Exit) -> str:
     """Return the error of a script if it complains of the fabric, so that it is a witness at most; else nothing."""
-    message, is_witness = _error(ended)
-    return message if is_witness else ""
+    error = script_error(ended)
+    return error.text if error.is_witness else ""
 
 
-def says_why_aborted(line: str) -> bool:
-    """Return whether NCCL's watchdog or Gloo says in this line why it aborted the process."""
-    return _of_watchdog(line) or _ABORTED.search(line) is not None
+def script_error(ended: Exit) -> ScriptError:
+    """Return the error of a program.
 
-
-def _error(ended: Exit) -> tuple[str, bool]:
-    """Return the error of a program in one line, and whether it complains of the fabric.
-
-    That is its exception, else its last line. A signal leaves none, unless a library said why it aborted.
+    That is its exception, else what a library said before it aborted the process, else the last line. Of several ranks
+    in one output, one that failed by itself explains the others. A parent of the rank may end in many ways when the
+    rank is aborted, so the exit code decides little.
     """
     lines = [line for line in ended.last_lines if line.strip()]
+    if ended.code < 0 and ended.code not in _ABORTED:
+        return ScriptError(text="")
     chains = raised(lines)
-    if ended.code == -signal.SIGABRT:
-        # NCCL's watchdog ends its process so, and Gloo. What its own device did comes first in this case.
-        aborts = [message_at(lines, number) for number, line in enumerate(lines) if says_why_aborted(line)]
-        if aborts:
-            message = next((abort for abort in aborts if own_cause(abort)), aborts[0])
-            first, _, rest = message.partition("\n")
-            return in_one_line(f"{first.rpartition('] ')[2]}\n{rest}"), _complains(message)
-        if not (chains and lines[-1].startswith(_THREADS_LEFT)):
-            return "", False
-    elif ended.code < 0:
-        return "", False
-    if not chains:
-        # A line without an exception may be a message of torch all the same.
-        return (lines[-1].strip(), _complains(lines[-1])) if lines else ("", False)
-    errors = [_error_of(chain) for chain in chains]
-    # Of several ranks in one output, one that failed by itself explains the others.
-    return next((error for error in errors if not error[1]), errors[-1])
+    errors = [(chain, _error_of(chain, ended.rank)) for chain in chains]
+    aborts = [_abort_at(lines, number) for number, line in enumerate(lines) if says_why_aborted(line)]
+    if aborts:
+        # What the device of the rank did comes first, and that it gave up waiting, before what others told it.
+        abort = min(aborts, key=lambda each: (each.is_witness, not gave_up(each.text)))
+        is_aborted = ended.code in _ABORTED or _is_child_aborted(lines)
+        # An exception without a mark of torch may be one that was logged, and the rank went on.
+        own = (error for chain, error in errors if not error.is_witness and not (is_aborted and chain.rank is None))
+        return next(own, abort) if abort.is_witness else abort
+    if ended.code < 0 and not (chains and lines[-1].startswith(_THREADS_LEFT)):
+        return ScriptError(text="")
+    if not errors:
+        line = next((line.strip() for line in reversed(lines) if not _NOISE.match(line)), "")
+        return ScriptError(text=line, is_witness=not _is_own(line) and (gave_up(line) or says_lost(line)))
+    return next((error for _, error in errors if not error.is_witness), errors[-1][1])
 
 
-def _error_of(chain: Sequence[str]) -> tuple[str, bool]:
-    """Return the error that counts among exceptions that followed from one another, and whether it complains."""
-    if own := next((message for message in chain if _is_own(message)), ""):
-        return in_one_line(own), False
-    *before, last = chain
-    complaints = [message for message in before if _complains(message) and not _SOCKET_RAISES.match(message)]
-    if _complains(last):
-        complaints.append(last)
-    return in_one_line(complaints[-1] if complaints else last), bool(complaints)
+def _is_child_aborted(lines: Sequence[str]) -> bool:
+    """Return whether the exception of a parent of the rank says that the rank was aborted."""
+    text = "\n".join(lines)
+    found = _CHILD_ENDED.search(text)
+    return found is not None and _BY_ABORT.search(text[found.end() :].rpartition(_ROOT_CAUSE)[2]) is not None
+
+
+def _abort_at(lines: Sequence[str], number: int) -> ScriptError:
+    first, _, rest = message_at(lines, number).partition("\n")
+    said = first.rpartition("] ")[2]
+    message = f"{said.rpartition(_EXCEPTION)[2]}\n{rest}"
+    return ScriptError(
+        text=in_one_line(f"{said}\n{rest}"), is_witness=not own_cause(message) and _complains(f"{first}\n{rest}")
+    )
+
+
+def _error_of(chain: Chain, rank: int) -> ScriptError:
+    """Return the error that counts among exceptions that followed from one another. ``rank``: that of the process."""
+    messages = chain.messages
+    for message in messages:
+        if ranks := ranks_passed_on(message):
+            own = rank if chain.rank is None else chain.rank
+            of_ranks = () if own in ranks else tuple(sorted(ranks))
+            return ScriptError(text=error_passed_on(message), is_witness=own not in ranks, of_ranks=of_ranks)
+    complaints = [
+        number
+        for number, message in enumerate(messages)
+        if _complains(message) and (number == len(messages) - 1 or not _SOCKET_RAISES.match(message))
+    ]
+    for number, message in enumerate(messages):
+        # A script may have handled a lack of memory, and complain of something else later.
+        if _is_own(message) and not (own_cause(message) == "memory" and complaints and complaints[-1] > number):
+            return ScriptError(text=in_one_line(message))
+    if not complaints:
+        return ScriptError(text=in_one_line(messages[-1]))
+    before = next((message for message in messages[: complaints[0]] if not _GROUP.match(message)), "")
+    return ScriptError(text=in_one_line(messages[complaints[-1]]), is_witness=True, before=in_one_line(before))
 
 
 def _is_own(message: str) -> bool:
-    words = message.lower()
-    return bool(own_cause(message)) or any(mark in words for mark in _MISUSE)
+    first = message.partition("\n")[0]
+    said = first if _REMOTE in first else in_one_line(message)
+    return bool(own_cause(message)) or (not gave_up(first) and _MISUSE.search(said) is not None)
 
 
 def _complains(message: str) -> bool:
@@ -268,15 +338,14 @@ def _complains(message: str) -> bool:
         return False
     if _is_own(message):
         return False
-    if gave_up(line) or is_end_by_watchdog(line) or _LOST_STORE.match(exception):
-        return True
-    return any(mark in line.lower() for mark in FABRIC_MARKS)
+    is_said = gave_up(line) or says_why_aborted(line) or names_fabric(line)
+    return is_said or _LOST_STORE.match(exception) is not None
 
 
 def has_raised(ended: Exit) -> bool:
     """Return whether its last lines are those of an error, and not only what it happened to print last."""
-    return ended.code < 0 or bool(raised(ended.last_lines)) or any(TRACEBACK in line for line in ended.last_lines)
-
-
-def _of_watchdog(line: str) -> bool:
-    return "rank" in line.lower() and "timeout" in line and (gave_up(line) or is_end_by_watchdog(line))
+    return (
+        ended.code < 0
+        or bool(raised(ended.last_lines))
+        or any(TRACEBACK in line or says_why_aborted(line) for line in ended.last_lines)
+    )

@@ -6,9 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from seatrial.protocol.fabric_errors import ranks_passed_on
+
 TRACEBACK = "Traceback (most recent call last):"
 _MARK = re.compile(r"((?:\[[A-Za-z_]{1,20}\d{1,9}\]:)*) ?")
 """What torch and torchrun put before the lines of a rank: ``[rank3]: ``, ``[default3]:[rank3]: ``."""
+_RANK = re.compile(r"\[rank(\d{1,9})\]")
 _RAISED = re.compile(
     r"(?!nccl\w*Error\b)([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?::|$)|NCCL error(?: in)?: (?=[^\n]*, )"
 )
@@ -18,17 +21,27 @@ LINKS = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_ASIDE = ("Exception ignored ", "Exception in thread ")
+_ASIDE = ("Exception ignored ", "Exception in thread ", "Error in atexit.", "Error in sys.")
 """Before the traceback of an exception that does not end the program."""
 _AFTER = re.compile(
     r"\[[A-Z]\d{0,8}[ \]]|\S{1,255}:\d{1,9}:\d{1,9} \[\d{1,9}\] |Exception raised from |terminate called |frame #\d|"
-    + "|".join((*_ASIDE, *LINKS))
+    + "|".join(re.escape(words) for words in (*_ASIDE, *LINKS))
 )
 """What follows a message: lines of torch and NCCL with their own heads, a stack in C++, another exception."""
 _IN_GROUP, _DIVIDER = re.compile(r" {2,80}\| ?"), re.compile(r" {2,80}\+[-+]")
 """Before each line of an ExceptionGroup, and between its exceptions."""
 _MOST_LINES = 32
 """Lines of a message that are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """The exception that ended a program, and those before it from which it followed."""
+
+    rank: int | None
+    """The rank by which torch marked it, as it does where nothing catches an exception; None: it has no mark."""
+    messages: list[str]
+    """The first one in front."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,21 +55,30 @@ class _Raised:
     """It did not end the program."""
 
 
-def raised(lines: Sequence[str]) -> list[list[str]]:
-    """Return the exceptions that ended a program, by its last lines of output.
+def raised(lines: Sequence[str]) -> list[Chain]:
+    """Return the exceptions that ended a program, by its last lines of output: one for each rank that printed there.
 
-    For each rank that printed there is a list of messages: the exception that ended it, behind those from which it
-    followed. Torch marks the lines of a rank; where some are marked, those without a mark are of a launcher above
-    it, or of an exception that was logged.
+    Torch marks the lines of a rank; where some are marked, those without a mark are of a launcher above it, or of an
+    exception that was logged.
     """
     by_mark: dict[str, list[str]] = {}
     for line in lines:
         found = _MARK.match(line)
         mark, rest = (found[1], line[found.end() :]) if found is not None and found[1] else ("", line)
         by_mark.setdefault(mark, []).append(rest)
-    chains = {mark: _chain(_exceptions(own)) for mark, own in by_mark.items()}
-    unmarked = chains.pop("", [])
-    return [chain for chain in chains.values() if chain] or ([unmarked] if unmarked else [])
+    chains = {}
+    for mark, own in by_mark.items():
+        if messages := _chain(_exceptions(own)):
+            rank = _RANK.search(mark)
+            chains[mark] = Chain(rank=int(rank[1]) if rank else None, messages=messages)
+    unmarked = chains.pop("", None)
+    return [*chains.values()] or ([unmarked] if unmarked else [])
+
+
+def error_passed_on(message: str) -> str:
+    """Return the last exception in a message by which torch passes on an error of other ranks, in one line."""
+    first, *rest = message.splitlines()
+    return next((line.strip() for line in reversed(rest) if _RAISED.match(line)), first)
 
 
 def exception_name(message: str) -> str:
@@ -72,7 +94,8 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
     for line in lines:
         in_group |= "Exception Group " + TRACEBACK in line
         text = _IN_GROUP.sub("", line, count=1) if in_group else line
-        if TRACEBACK in text:
+        is_passed_on = is_open and bool(ranks_passed_on(found[-1].lines[0]))
+        if text.rstrip().endswith(TRACEBACK) and not is_passed_on:
             coming, is_open = _Raised(linked=is_linked, aside=is_aside), False
             is_linked = is_aside = False
         elif coming is not None:
@@ -84,7 +107,7 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
             is_open = False
             is_linked = text.startswith(LINKS) or (in_group and _DIVIDER.match(line) is not None)
             is_aside = text.startswith(_ASIDE)
-        elif _RAISED.match(text) and not (is_open and found[-1].headed):
+        elif (_RAISED.match(text) or ranks_passed_on(text)) and not (is_open and (found[-1].headed or is_passed_on)):
             found.append(_Raised(lines=[text], linked=is_linked, headed=False))
             is_open, is_linked = True, False
         elif is_open and len(found[-1].lines) < _MOST_LINES:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from seatrial.conductor.program_failures import Exit, Failure, how_ended, short_error
+from seatrial.conductor.program_failures import Exit, Failure, how_ended, script_error, short_error
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.util.text import all_named, all_of, format_seconds, named_ranks
 
@@ -39,12 +39,15 @@ def with_peers(
         return failure
     others = [other for other in exits.values() if other is not ended and not other.ours]
     is_alone = not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others)
-    left = [] if is_alone else ended_before(ended, exits)
+    left = [] if is_alone or script_error(ended).of_ranks else ended_before(ended, exits)
+    found = "" if left else own_words(ended)
     witness = f"rank {ended.rank}{on_host(ended.rank)}"
     said = (
-        f"{short_error(failure.text)}{''.join(f'; {found}' for found in peers(ended, exits, running, well=is_alone))}"
+        f"{short_error(failure.text)}{''.join(f'; {other}' for other in peers(ended, exits, running, well=not left))}"
     )
-    if is_alone:
+    if found:
+        text = f"{witness} {first.detail}{found}: {said}"
+    elif is_alone:
         text = f"{witness} {first.detail.removesuffix(' and ')}: {said}"
     elif left:
         text = f"{ended_well(ended, exits, on_host)}; then {witness} {first.detail}reported a lost connection: {said}"
@@ -53,6 +56,14 @@ def with_peers(
     if len(left) == 1:
         first = Suspicion(how="dead", rank=left[0].rank, detail="had ended with exit code 0")
     return replace(failure, suspicions=(first,), text=text, whole=True)
+
+
+def own_words(ended: Exit) -> str:
+    """Return what a rank that complains of others says beside that, as a predicate; empty: nothing."""
+    error = script_error(ended)
+    if error.of_ranks:
+        return f"passed on an error of {named_ranks(error.of_ranks)}"
+    return error.before and f"complained of others after {short_error(error.before)}"
 
 
 def ended_before(ended: Exit, exits: Mapping[int, Exit]) -> list[Exit]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from seatrial.conductor.program_failures import Exit, Failure, short_error
+from seatrial.conductor.program_failures import Exit, Failure, only_one_with_exception, short_error
 from seatrial.conductor.rank_status import Suspicion
-from seatrial.conductor.script_failures import ended_well, not_exited
+from seatrial.conductor.script_failures import ended_well, not_exited, own_words
 from seatrial.conductor.script_stacks import main_thread_frames, place_of, waits_for_ranks
 from seatrial.protocol.fabric_errors import gave_up, is_end_by_watchdog, wait_timeout_s
 from seatrial.util.text import all_of, named_ranks
 
 _TEARDOWN_S = 3.0
 """A rank that gives up takes so long to exit, and its peers may lose their connection to it, and exit, before."""
-_BY_WATCHDOG = "did not, and NCCL's watchdog ended it"
 
 
 def late_failure(
@@ -27,7 +26,7 @@ def late_failure(
     """Return the failure of a script whose ranks all only complain, where they gave up waiting; else None.
 
     Those that gave up only waited. The one rank that still ran is named; of several none is, as all but one of them may
-    wait as well.
+    wait as well. Nor is one that NCCL's watchdog ended before it gave up: it may have begun to wait a little later.
 
     Args:
         exits: rank -> its end.
@@ -51,16 +50,18 @@ def late_failure(
     if left:
         text = f"{ended_well(complained[0], exits, on_host)}; then {text}"
     silent = [*left, *aborted, *running]
-    if len(silent) != 1:
-        phrases = [f"{named_ranks(sorted(aborted))} {_BY_WATCHDOG}"] if aborted else []
+    if before := only_one_with_exception(exits, errors):
+        text = f"rank {before.rank}{on_host(before.rank)} {own_words(before)}; {text}"
+    # A watchdog that ends a rank shortly before its timeout does so where the rank began to wait a little later, too.
+    if len(silent) != 1 or aborted:
+        it = "it" if len(aborted) == 1 else "them"
+        phrases = [f"{named_ranks(sorted(aborted))} had not yet when NCCL's watchdog ended {it}"] if aborted else []
         phrases += [not_exited(running)] if running else []
-        suspicion = Suspicion(how="error", rank=waited[0].rank, detail="gave up waiting")
+        suspicion = Suspicion(how="error", rank=(before or waited[0]).rank, detail="gave up waiting")
         return Failure(suspicions=(suspicion,), text="; ".join((f"{text}: {error}", *phrases)), whole=True)
     (rank,) = silent
     if running:
         text += f"; rank {rank}{on_host(rank)} {_where(stacks.get(rank), error)}"
-    elif aborted:
-        text += f"; rank {rank}{on_host(rank)} {_BY_WATCHDOG}"
     if "trying to connect" in error:  # the address is said, as a firewall may be the reason
         text += f"; the error: {error}"
     return Failure(suspicions=(Suspicion(how="late", rank=rank, detail="did not give up"),), text=text, whole=True)

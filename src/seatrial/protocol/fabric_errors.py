@@ -10,21 +10,15 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-FABRIC_MARKS = (
-    "gloo",
-    "nccl",
-    "rccl",
-    "nvlink",
-    "connection reset",
-    "connection closed",
-    "connection refused",
-    "timed out waiting",
-    "pair closure",
-    "reached monitoredbarrier",
-    "no route to host",
-    "network is unreachable",
+_LOST = re.compile(
+    r"connection reset|connection closed|connection refused|timed out waiting|pair closure|reached monitoredbarrier"
+    r"|no route to host|network is unreachable|collective operation timeout|nvlink|gloo[/:]"
+    r"|\b[nr]ccl (?:error|communicator)|\b[nr]ccl\w{1,40}error\b",
+    re.I,
 )
-"""Parts, in lower case, of the messages of processes that lost a peer, so that the fault may be elsewhere."""
+"""Parts of the messages of processes that lost a peer, so that the fault may be elsewhere."""
+_LIBRARY = re.compile(r"\b(?:gloo|[nr]ccl)\b", re.I)
+"""Their libraries; not a class or a file that has the name of one in its own."""
 
 ConnectFault = Literal["refused", "no answer", "no route", "timed out"]
 """``timed out``: the store tries again after a refusal and after an unknown name, and says the same of both."""
@@ -92,6 +86,18 @@ _ENDED_BY_WATCHDOG = re.compile(
 )
 """A watchdog of NCCL ends its process because that of another rank has timed out; the monitor of the watchdog, because
 that one hangs in a call, as it does where a peer is gone."""
+_ABORTED = re.compile(
+    r"watchdog (?:thread terminated with exception|caught collective operation timeout)"
+    r"|(?:throwing an instance of '|^)gloo::",
+    re.I,
+)
+"""What NCCL's watchdog and Gloo print before they abort their process, because of a peer or of a device that failed."""
+_PASSED_ON = re.compile(
+    r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,500})\]\)|\(most recent call last\): \(RANK (\d{1,9})\)"
+    r"|^[\w.]{1,200}: On WorkerInfo\(id=(\d{1,9}), name="
+)
+"""Where torch passes on an error of other ranks, with its traceback: ``torch.distributed.checkpoint`` to all ranks of
+its group, RPC to the rank that has called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +149,16 @@ def read_connect_error(text: str) -> ConnectError | None:
     return ConnectError(how=how)
 
 
+def says_lost(text: str) -> bool:
+    """Return whether a text, which may be any line of output, has words about a peer that was lost."""
+    return _LOST.search(text) is not None
+
+
+def names_fabric(text: str) -> bool:
+    """Return whether the message of an exception is about a peer that was lost, or about what connects the ranks."""
+    return says_lost(text) or _LIBRARY.search(text) is not None
+
+
 def gave_up(text: str) -> bool:
     """Return whether an error says that its rank waited for others until a timeout."""
     return any(pattern.search(text) for pattern in _GAVE_UP)
@@ -162,3 +178,16 @@ def wait_timeout_s(text: str) -> float | None:
 def is_end_by_watchdog(text: str) -> bool:
     """Return whether NCCL ended a rank because another one had given up."""
     return bool(_ENDED_BY_WATCHDOG.search(text))
+
+
+def says_why_aborted(line: str) -> bool:
+    """Return whether NCCL's watchdog or Gloo says in this line why it aborted the process."""
+    return is_end_by_watchdog(line) or _ABORTED.search(line) is not None
+
+
+def ranks_passed_on(text: str) -> set[int]:
+    """Return the ranks whose error this text passes on; none for any other text.
+
+    Their numbers are those of the group that the script gave to torch, which usually has all ranks.
+    """
+    return {int(rank) for found in _PASSED_ON.findall(text) for rank in re.findall(r"\d+", ",".join(found))}

@@ -7,7 +7,7 @@ import errno
 from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
 from seatrial.protocol.events import Cause
-from seatrial.protocol.fabric_errors import FABRIC_MARKS
+from seatrial.protocol.fabric_errors import names_fabric
 from seatrial.protocol.own_errors import is_of_link, own_cause
 from seatrial.rank.meeting import MeetingError
 
@@ -47,6 +47,6 @@ def cause_of(error: BaseException) -> Cause:
     # A build of torch without this or that was somebody's choice, and no mistake of ours.
     if cause := own_cause(text):
         return cause
-    if is_of_link(text) or any(mark in text.lower() for mark in FABRIC_MARKS):
+    if is_of_link(text) or names_fabric(text):
         return "fabric"
     return "device" if isinstance(error, getattr(torch, "AcceleratorError", ())) else "own"

@@ -7,8 +7,9 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 
-from seatrial.conductor.program_failures import Exit, fabric_error, has_raised, says_why_aborted
+from seatrial.conductor.program_failures import Exit, fabric_error, has_raised
 from seatrial.protocol.connecting import FROM_OTHERS, TRAINING_MEETS, may_come_from_others
+from seatrial.protocol.fabric_errors import says_why_aborted
 from seatrial.protocol.own_errors import is_of_device, message_at
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
