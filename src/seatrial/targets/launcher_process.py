@@ -105,6 +105,8 @@ class Launcher(Agents):
         self._on_status = on_status
         self._failure_reported = False
         self._end_reported = False
+        self._is_unexplained = False
+        """Whether a launcher has ended whose output the disk has yet to show."""
         self._next_poll_at = 0.0
         self._ever_connected: set[int] = set()
         """Nodes whose agents have ever been connected: no launcher has refused its options then, and its output tells
@@ -134,15 +136,19 @@ class Launcher(Agents):
             if failure is not None:
                 return failure
         if not self._end_reported and (going_on := [node for node in self._ended() if node in connected]):
-            self._end_reported = True
-            self._on_status(
-                f"seatrial: {self._how_it_ended(going_on[0])}; {len(going_on)} of the {len(self.processes)} agents that"
-                " it started are still connected, and their ranks go on"
-            )
-        return super().poll(connected)
+            words = self._how_it_ended(going_on[0])
+            self._end_reported = words is not None
+            if words is not None:
+                self._on_status(
+                    f"seatrial: {words}; {len(going_on)} of the {len(self.processes)} agents that it started are still"
+                    " connected, and their ranks go on"
+                )
+        # It may have refused its options, and then no node is lost.
+        return None if self._is_unexplained else super().poll(connected)
 
     def _poll_launcher(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         self._ever_connected.update(connected)
+        self._is_unexplained = False
         for node, process in self.processes.items():
             code = process.poll()
             if code is not None and code < 0:
@@ -150,7 +156,9 @@ class Launcher(Agents):
                 name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
                 return f"{name}, sent to its launcher"
             if code and not self._ever_connected:
-                raise_if_refused(self._tails.read(self._logs[node], TAIL_BYTES))
+                output = self._last_output(node, TAIL_BYTES)
+                self._is_unexplained = self._is_unexplained or output is None
+                raise_if_refused(output or "")
         if time.monotonic() >= self._next_poll_at:
             self._next_poll_at = time.monotonic() + _LOG_POLL_S
             for log in dict.fromkeys(self._logs.values()):

@@ -41,6 +41,8 @@ _BOUND_S = 0.25
 _TAIL_BYTES = 4_000
 _TAIL_S = 1.0
 """The wait for the end of a log, while which nobody is heard."""
+LAST_ANSWER_S = 10.0
+"""The time for a slow disk to show why a process ended: that decides whether the request or a node is at fault."""
 _MAX_LOG_BYTES = 64 << 20
 """Most bytes kept of the output of an agent and its launcher, which is some lines; ranks have logs elsewhere."""
 REMOVED = f"seatrial: more than {_MAX_LOG_BYTES >> 20} MiB of output were removed here"
@@ -125,8 +127,11 @@ class Agents:
         self._bound_logs()
         for node in self._ended():
             if node not in connected and node not in self._reported:
+                words = self._how_it_ended(node)
+                if words is None:
+                    return None
                 self._reported.add(node)
-                return node, self._how_it_ended(node)
+                return node, words
         return None
 
     def _ended(self) -> list[int]:
@@ -135,8 +140,15 @@ class Agents:
         ended = [node for node, process in self.processes.items() if process.poll() is not None]
         return [node for node in ended if now - self._ended_at.setdefault(node, now) >= _LAST_WORDS_S]
 
-    def _how_it_ended(self, node: int) -> str:
-        return self._words(node, self.processes[node].returncode, self._tails.read(self._logs[node]))
+    def _how_it_ended(self, node: int) -> str | None:
+        output = self._last_output(node)
+        return None if output is None else self._words(node, self.processes[node].returncode, output)
+
+    def _last_output(self, node: int, max_bytes: int = _TAIL_BYTES) -> str | None:
+        """Return the end of the output of a process that has ended; None while its disk has time to answer."""
+        now = self._clock()
+        output = self._tails.read_last(self._logs[node], max_bytes)
+        return "" if output is None and now - self._ended_at.setdefault(node, now) >= LAST_ANSWER_S else output
 
     def pass_on(self, number: int, connected: Collection[int]) -> None:
         """Send a signal that is for the ranks to those agents that are children of this process."""
@@ -226,7 +238,7 @@ class LogTails:
     """The ends of logs in the folder of the run. Its disk may answer nothing, and the controller must be heard."""
 
     def __init__(self) -> None:
-        self._asked: dict[Path, DiskQuestion[str]] = {}
+        self._asked: dict[tuple[Path, int, bool], DiskQuestion[str]] = {}
         """Questions whose answers were not returned yet."""
 
     def read(self, log: Path, max_bytes: int = _TAIL_BYTES) -> str:
@@ -234,14 +246,23 @@ class LogTails:
 
         An answer that comes later counts at the next look, which asks nothing then.
         """
-        question = self._asked.get(log)
+        return self._answer(log, max_bytes, is_last=False) or ""
+
+    def read_last(self, log: Path, max_bytes: int = _TAIL_BYTES) -> str | None:
+        """Return what ``read`` does, asked after its writer has ended; None where the disk has yet to answer."""
+        return self._answer(log, max_bytes, is_last=True)
+
+    def _answer(self, log: Path, max_bytes: int, *, is_last: bool) -> str | None:
+        # What was asked before the end of a writer lacks its last words.
+        key = (log, max_bytes, is_last)
+        question = self._asked.get(key)
         timeout_s = 0.0
         if question is None:
-            question = self._asked[log] = DiskQuestion(partial(read_tail, log, max_bytes))
+            question = self._asked[key] = DiskQuestion(partial(read_tail, log, max_bytes))
             timeout_s = _TAIL_S
         if not question.is_answered(timeout_s):
-            return ""
-        del self._asked[log]
+            return None
+        del self._asked[key]
         try:
             return question.answer()
         except RuntimeError:

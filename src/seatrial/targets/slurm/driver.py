@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from seatrial.errors import JobNotStartedError, RequestError, SeatrialError, Tar
 from seatrial.targets.command import Command
 from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.launcher_process import TAIL_BYTES, raise_if_refused, write_bundle
-from seatrial.targets.processes import Attach, LogTails, signal_group
+from seatrial.targets.processes import LAST_ANSWER_S, Attach, LogTails, signal_group
 from seatrial.targets.slurm.node_list import find_step, hosts_of_step
 from seatrial.targets.slurm.reasons import (
     SACCT_FORMAT,
@@ -86,7 +87,10 @@ class BatchJobDriver:
         """Whether an agent has ever been connected: then srun has not refused its options."""
         self._lost: list[tuple[int, str]] = []
         """Nodes lost with the job that ``news`` has yet to return, and how they were lost."""
+        self._ended: JobState | None = None
+        self._ended_at = math.inf
         self._over = False
+        """Whether the end of the job was told."""
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Submit the job and wait until it runs.
@@ -117,7 +121,9 @@ class BatchJobDriver:
                 self._on_status(f"seatrial: Slurm job {self.number} is running on {job.nodes}")
                 return
             elif not job.waiting:
-                raise SeatrialError(f"{self._how_it_ended(job)}.")
+                while (words := self._how_it_ended(job)) is None:
+                    time.sleep(_END_POLL_S)
+                raise SeatrialError(f"{words}.")
             elif job.never_starts:
                 raise RequestError(
                     f"Slurm job {self.number} will never start: {pending_reason(job)}; it requests {self._requested}."
@@ -148,13 +154,17 @@ class BatchJobDriver:
             if lost[0] not in connected:
                 self._lost.remove(lost)
                 return lost
-        job = None if self._over else self._poll_query()
+        job = None if self._over else self._ended or self._poll_query()
         if job is None or job.waiting or job.running:
             return None
-        self._over = True
+        self._ended = job
         if job.state in _STOPPED:
+            self._over = True
             return f"Slurm job {self.number}: {describe_end(job)}"
         words = self._how_it_ended(job)
+        if words is None:
+            return None
+        self._over = True
         self._lost = [(node, words) for node in self._nodes]
         return None
 
@@ -240,9 +250,15 @@ class BatchJobDriver:
         self._squeue = self._answer = None
         return output
 
-    def _how_it_ended(self, job: JobState) -> str:
-        """Return it with the words of its output. Raises RequestError where srun has refused its options."""
-        output = self._tails.read(self._log, TAIL_BYTES)
+    def _how_it_ended(self, job: JobState) -> str | None:
+        """Return it with the words of its output; None while the disk has time to show them. Raises RequestError where
+        srun has refused its options."""
+        now = self._clock()
+        self._ended_at = min(self._ended_at, now)
+        output = self._tails.read_last(self._log, TAIL_BYTES)
+        if output is None and now - self._ended_at < LAST_ANSWER_S:
+            return None
+        output = output or ""
         if not self._has_agents:
             raise_if_refused(output)
         error = last_error(output)
