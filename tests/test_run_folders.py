@@ -175,6 +175,11 @@ def test_no_list_opens_the_folder_of_a_run(umask: int, tmp_path: Path) -> None:
     _give_all(tmp_path)
     _, folder = new_folder(tmp_path)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777 & ~umask
+    # As that of a Slurm job makes its log.
+    subprocess.run(["sh", "-c", "exec > slurm.log; mkdir below; exec > below/file"], cwd=folder, timeout=20, check=True)
+    files_made = [folder / "slurm.log", folder / "below" / "file"]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files_made] == [0o666 & ~umask] * 2
+    assert _DEFAULT in os.listxattr(folder)
     written = write_reports(conclude([]), tmp_path)
     assert stat.S_IMODE(written.folder.stat().st_mode) == 0o777 & ~umask
     assert (

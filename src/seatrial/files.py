@@ -26,6 +26,7 @@ import os
 import re
 import select
 import stat
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -48,6 +49,10 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
 _WITH_OWNERS = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
 """File systems of this machine, which keep the owner of each file as it is."""
+_DEFAULT_ACL = "system.posix_acl_default"
+_ACL_HEAD_BYTES = 4
+_ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x01, 0x04, 0x10, 0x20
+"""Entries of an access control list that a mode has, too (include/uapi/linux/posix_acl.h)."""
 _KERNEL_FILE_SYSTEMS = {"proc", "sysfs", "debugfs", "tracefs", "securityfs", "configfs", "cgroup", "cgroup2", "pstore"}
 _MOST_NAME_BYTES = 100
 """What a temporary name keeps of the name of its file. Encrypted home folders (eCryptfs) take 143 bytes at most."""
@@ -325,8 +330,30 @@ def rename_durably(source: Path, target: Path) -> None:
 
 
 def make_run_folder(folder: str | os.PathLike[str]) -> None:
-    """Make the folder of a run. Raises FileExistsError for any existing name."""
-    os.mkdir(folder, 0o777 & ~_umask())
+    """Make the folder of a run. Raises FileExistsError for any existing name.
+
+    A default access control list that it inherits gives no more than the umask leaves: a shell or a launcher that makes
+    files there does not know of it.
+    """
+    umask = _umask()
+    os.mkdir(folder, 0o777 & ~umask)
+    fd = _open_run_folder(os.fspath(folder))
+    try:
+        try:
+            acl = os.getxattr(fd, _DEFAULT_ACL)
+        except OSError:  # It has none, as most folders and file systems.
+            return
+        entries = [struct.unpack_from("<HHI", acl, at) for at in range(_ACL_HEAD_BYTES, len(acl), 8)]
+        shifts = {_ACL_USER: 6, _ACL_MASK if any(tag == _ACL_MASK for tag, _, _ in entries) else _ACL_GROUP: 3}
+        shifts[_ACL_OTHER] = 0
+        limited = [
+            (tag, rights & ~(umask >> shifts[tag]) if tag in shifts else rights, who) for tag, rights, who in entries
+        ]
+        os.setxattr(
+            fd, _DEFAULT_ACL, acl[:_ACL_HEAD_BYTES] + b"".join(struct.pack("<HHI", *entry) for entry in limited)
+        )
+    finally:
+        os.close(fd)
 
 
 def make_private(folder: str | os.PathLike[str]) -> None:
