@@ -347,7 +347,7 @@ def make_run_folder(folder: str | os.PathLike[str]) -> None:
         shifts = {_ACL_USER: 6, _ACL_MASK if any(tag == _ACL_MASK for tag, _, _ in entries) else _ACL_GROUP: 3}
         shifts[_ACL_OTHER] = 0
         limited = [
-            (tag, rights & ~(umask >> shifts[tag]) if tag in shifts else rights, who) for tag, rights, who in entries
+            (tag, rights & ~(umask >> shifts[tag]) if tag in shifts else rights, user) for tag, rights, user in entries
         ]
         os.setxattr(
             fd, _DEFAULT_ACL, acl[:_ACL_HEAD_BYTES] + b"".join(struct.pack("<HHI", *entry) for entry in limited)

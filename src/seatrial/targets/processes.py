@@ -253,7 +253,7 @@ class LogTails:
         return self._answer(log, max_bytes, is_last=True)
 
     def _answer(self, log: Path, max_bytes: int, *, is_last: bool) -> str | None:
-        # What was asked before the end of a writer lacks its last words.
+        # An answer from before the end of a writer lacks its last words.
         key = (log, max_bytes, is_last)
         question = self._asked.get(key)
         timeout_s = 0.0

@@ -90,7 +90,7 @@ class BatchJobDriver:
         self._ended: JobState | None = None
         self._ended_at = math.inf
         self._over = False
-        """Whether the end of the job was told."""
+        """Whether ``poll`` has reported the end of the job."""
 
     def submit(self, commands: Sequence[Command], folder: Path, signals: Sequence[int], attach: Attach) -> None:
         """Submit the job and wait until it runs.
