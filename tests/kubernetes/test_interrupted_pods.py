@@ -51,7 +51,7 @@ def followed(
     stream: Stream, pods: list[dict[str, Any]], folder: Path, *, before: list[dict[str, Any]] | None = None
 ) -> tuple[Conclusion, Cluster]:
     """Follow a trial whose first pod sent these events. ``before``: the first list of its pods."""
-    cluster = Cluster(folder, pods, *_answers(stream, folder, before), ended_s=0.5, reason_s=0.5)
+    cluster = Cluster(folder, pods, *answers_of(stream, folder, before), ended_s=0.5, reason_s=0.5)
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -64,7 +64,7 @@ def _followed_through(
 ) -> tuple[Conclusion, Cluster]:
     """Follow a trial whose pods are listed so, one list after the other."""
     cluster = Cluster(
-        folder, lists[-1], *more, listed_in_turn(lists, folder), *_answers(stream, folder, None), ended_s=0.5
+        folder, lists[-1], *more, listed_in_turn(lists, folder), *answers_of(stream, folder, None), ended_s=0.5
     )
     attempt = cluster.attempt()
     attempt.run()
@@ -73,7 +73,7 @@ def _followed_through(
     return conclude(cluster.events, load=fake_load), cluster
 
 
-def _answers(stream: Stream, folder: Path, before: list[dict[str, Any]] | None) -> list[tuple[str, str]]:
+def answers_of(stream: Stream, folder: Path, before: list[dict[str, Any]] | None) -> list[tuple[str, str]]:
     events = [{**event, "run": "run-1"} for event in stream.events]
     lines = [line for number, event in enumerate(events) for line in lines_of(number, event, WORKLOAD.token)]
     (folder / "first").write_bytes(stamped(lines))
@@ -362,7 +362,7 @@ def _mpi_pods(code: int, worker: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _followed_under_mpi(stream: Stream, pods: list[dict[str, Any]], folder: Path) -> tuple[Conclusion, Cluster]:
-    cluster = Cluster(folder, pods, *_answers(stream, folder, None), ended_s=0.5, reason_s=0.5)
+    cluster = Cluster(folder, pods, *answers_of(stream, folder, None), ended_s=0.5, reason_s=0.5)
     job = replace(cluster.job, target="mpijob", detail=replace(cluster.job.detail, under_mpi=True))
     attempt = cluster.attempt_at(job)
     attempt.run()
@@ -532,3 +532,16 @@ def test_another_pod_that_was_killed_meanwhile_is_named(tmp_path: Path) -> None:
     found, cluster = followed(stream, [_out_of_memory(0), ended(1, 137)], tmp_path)
     assert _cordoned(cluster) == ["gpu-1"]
     assert any(finding.culprit.nodes == ("gpu-1",) for finding in found.findings if finding.severity == "fail")
+
+
+@pytest.mark.parametrize("last", ["links", ""])
+def test_memory_that_runs_out_after_a_good_end_changes_no_verdict(last: str, tmp_path: Path) -> None:
+    stream = Stream(2, nodes=2)
+    for name in (*stream.plan.checks, *filter(None, [last])):
+        stream.check(name)
+    stream.close()
+    first, other = ended(0, 0, phase="Succeeded"), ended(1, 137)
+    plain, _ = followed(stream, [first, other], tmp_path)
+    (tmp_path / "again").mkdir()
+    found, _ = followed(stream, [first, _out_of_memory(1)], tmp_path / "again")
+    assert (found.verdict.status, len(found.findings)) == (plain.verdict.status, len(plain.findings))

@@ -455,35 +455,6 @@ def test_a_first_log_that_was_not_read_blames_no_pod(under_mpi: bool, prints_res
         assert (found["how"], found["code"]) == ("ended", 0)
 
 
-@pytest.mark.parametrize("comes_back", [True, False])
-def test_a_first_log_that_cannot_be_fetched_for_a_while(
-    comes_back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The API server reaches the kubelet of that node no longer, while lists of the pods still come."""
-    monkeypatch.setattr("seatrial.targets.kubernetes.attempt._LAST_OUTPUT_S", 0.5)
-    monkeypatch.setattr("seatrial.targets.kubernetes.attempt._UNREACHED_S", 8.0)
-    before, after = [running(0), running(1)], [ended(0, 0), ended(1, 0)]
-    for pod in after:
-        pod["status"]["phase"] = "Succeeded"
-    tries = tmp_path / "tries"
-    down = f"echo >> {tries}; [ $(wc -l < {tries}) -gt 3 ] || {{ echo 'dial tcp: i/o timeout' >&2; exit 1; }}"
-    cluster = Cluster(
-        tmp_path,
-        after,
-        listed_in_turn([before, after], tmp_path),
-        ("'logs trial-1-0-x'*", f"{down}; {_stamped('trained 9 of 9 steps: loss 0.1')}" if comes_back else "exit 1"),
-        ("logs*", _stamped(_MET[1])),
-    )
-    attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
-    attempt.run()
-    assert attempt.cleanup(keep=False) == []
-    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
-    if comes_back:
-        assert (outcome["how"], outcome["code"]) == ("ended", 0)
-    else:
-        assert outcome["text"].startswith("the log of pod trial-1-0-x on node gpu-0 was not read to its end")
-
-
 @pytest.mark.parametrize("code", [1, 3, 130, 137, 143, None])
 @pytest.mark.parametrize("stop", ["was deleted", "was evicted"])
 def test_a_pod_that_was_stopped_after_the_result_has_not_failed(code: int | None, stop: str, tmp_path: Path) -> None:

@@ -145,6 +145,6 @@ def test_pods_that_start_again_are_waited_for_anew(
     monkeypatch.setattr(attempt_module, "_RESTARTED_S", 3.0)
     pulls = [{"name": "seatrial", "ready": False, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
     new = waiting(0, status__containerStatuses=pulls) if hopeless else waiting(0)
-    limits = {"hopeless_s": 0.5} if hopeless else {"queue_s": 4.0}
+    limits: dict[str, Any] = {"hopeless_s": 0.5} if hopeless else {"queue_s": 4.0}
     with pytest.raises(SeatrialError, match="does not start" if hopeless else r"have started within 4 s"):
         _trained([*_FAILED_START, _of(1, new, running(1))], tmp_path, workload=None, **limits)

@@ -25,7 +25,7 @@ _PODS = [
 
 
 def _looks(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, under_mpi: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, under_mpi: bool, nodes: int = 2
 ) -> Callable[[float, list[PodStatus]], None]:
     """Return what looks at these pods at this time."""
     now = 0.0
@@ -42,7 +42,7 @@ def _looks(
     follower.first = lambda: follower.pods[0]
     progress = RunProgress(
         objects=cast(Any, SimpleNamespace(workload="w")),
-        job=replace(training(), nodes=2, detail=detail, target="mpijob" if under_mpi else "job"),
+        job=replace(training(), nodes=nodes, detail=detail, target="mpijob" if under_mpi else "job"),
         limits=WaitLimits(queue_s=86_400.0),
         run_log=cast(Any, SimpleNamespace(started=False, began=False, known_nodes=frozenset())),
         follower=follower,
@@ -53,7 +53,7 @@ def _looks(
     def look(at: float, pods: list[PodStatus]) -> None:
         nonlocal now
         now = follower.answered_at = at
-        follower.pods, follower.pending = tuple(pods), PendingPods(pods=tuple(pods), nodes=2, under_mpi=under_mpi)
+        follower.pods, follower.pending = tuple(pods), PendingPods(pods=tuple(pods), nodes=nodes, under_mpi=under_mpi)
         progress.require()
 
     return look
@@ -81,3 +81,20 @@ def test_the_pod_is_named_whose_node_is_gone_for_long_enough(tmp_path: Path, mon
         look(second, [_PODS[0], gone[1]])
     with pytest.raises(SeatrialError, match="pod t-1 on node gpu-1 is lost"):
         look(10.5, gone)
+
+
+@pytest.mark.parametrize("under_mpi", [False, True])
+def test_a_look_at_many_pods_takes_no_time(under_mpi: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of each pod is read a few times for all of them, and not once for each other one."""
+    reads = 0
+
+    class Counted(PodStatus):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal reads
+            reads += name in ("state", "ready")
+            return super().__getattribute__(name)
+
+    fields = {name: getattr(_PODS[0], name) for name in PodStatus.__dataclass_fields__}
+    pods: list[PodStatus] = [Counted(**{**fields, "name": f"t-{number}", "uid": f"u{number}"}) for number in range(300)]
+    _looks(tmp_path, monkeypatch, under_mpi=under_mpi, nodes=300)(0.0, pods)
+    assert reads <= 20 * len(pods)

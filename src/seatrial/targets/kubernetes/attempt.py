@@ -11,6 +11,7 @@ from seatrial.errors import SeatrialError
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.follower import PodFollower
+from seatrial.targets.kubernetes.log_reader import PodLog
 from seatrial.targets.kubernetes.pods import DELETED, PodStatus
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.run_progress import RunProgress
@@ -170,15 +171,13 @@ class Attempt:
         if log is None:
             return False
         first = self._follower.latest(log.pod)
-        is_listed = self._follower.is_listed(first)
         if self._may_start_again(first):
             return False
-        if first.state != "ended" and is_listed:
+        if not self._has_gone(first):
             if not (self._run_log.over and self._lasting.lasts("over", _LAST_OUTPUT_S)):
                 return False
         elif not log.complete:
-            limit_s = _GONE_S if not is_listed else _UNREACHED_S if log.failures else _LAST_OUTPUT_S
-            if not self._lasting.lasts(f"ended {first.uid}", limit_s):
+            if self._awaits_log(log, first):
                 return False
             # The part of the log that is missing may hold the worst event of all.
             self._cut_off = self._run_log.over
@@ -190,11 +189,23 @@ class Attempt:
         self._conclude(self._follower.latest(first))
         return True
 
+    def _has_gone(self, pod: PodStatus) -> bool:
+        return pod.state == "ended" or not self._follower.is_listed(pod)
+
+    def _awaits_log(self, log: PodLog, first: PodStatus) -> bool:
+        """Return whether the rest of the log of the first pod, which has ended, may still be read."""
+        if not self._follower.is_listed(first):
+            return not self._lasting.lasts(f"gone {first.uid}", _GONE_S)
+        if log.failures:
+            # A log that comes back has as long as any other one.
+            self._lasting.forget(f"reads {first.uid}")
+            return not self._lasting.lasts(f"unreached {first.uid}", _UNREACHED_S)
+        return not self._lasting.lasts(f"reads {first.uid}", _LAST_OUTPUT_S)
+
     def _may_start_again(self, first: PodStatus) -> bool:
         """Return whether the controller may start all pods again, now that the first one has ended."""
         is_over = self._follower.workload_over or self._follower.workload_gone
-        has_ended = first.state == "ended" or not self._follower.is_listed(first)
-        if not self._restarts or is_over or not has_ended or first.exit_code == 0:
+        if not self._restarts or is_over or not self._has_gone(first) or first.exit_code == 0:
             return False
         return not self._lasting.lasts(f"restart {first.uid}", _RESTARTED_S)
 
@@ -212,7 +223,10 @@ class Attempt:
     def _has_failed(self) -> bool:
         """Return whether a pod has failed in a run without a conductor, where nothing else notices."""
         failed = [pod for pod in self._follower.pods if pod.state == "ended" and pod.exit_code != 0 and not pod.stop]
-        if self._has_conductor or self._restarts or not failed:
+        log = self._follower.first_log
+        # Where the first one has gone, its log is waited for (``_has_ended``).
+        awaits_log = log is not None and self._has_gone(self._follower.latest(log.pod))
+        if self._has_conductor or self._restarts or awaits_log or not failed:
             return False
         if not self._lasting.lasts("failed", _OTHERS_END_S):
             return False

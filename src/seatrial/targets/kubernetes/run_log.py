@@ -334,9 +334,11 @@ class RunLog:
 
     def ran_out_of_memory(self, pod: PodStatus) -> bool:
         """Record that a pod ran out of memory while its ranks met those of others, which may have filled it: no agent
-        of it is left to tell that. Returns False for any other pod.
+        of it is left to tell that. Returns False for any other pod, also where the run came to its end with its agent.
         """
         node = max(pod.number, 0)
+        if self.over and node not in self._lost_at:
+            return False
         generation, step = self._lost_in.get(node, self._place)
         rank, phase = self._first_ranks.get((generation, node)), meeting_phase(self._checks.get(step, ""))
         if not (pod.out_of_memory and phase) or rank is None or len(self._pods) < 2:

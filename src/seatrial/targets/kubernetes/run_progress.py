@@ -121,11 +121,12 @@ class RunProgress:
     def _require_pods(self) -> None:
         """Raise SeatrialError when pods do not start, TooFewNodesError when enough of them have."""
         pending = self._follower.pending
-        for pod in pending.pods:
-            if pod not in pending.unready:
-                self._lasting.forget(f"unready {pod.uid}")
         if self._follower.all_started or (not pending.waiting and pending.missing <= 0):
             return
+        unready = {pod.uid: pod for pod in pending.unready}
+        for pod in pending.pods:
+            if pod.uid not in unready:
+                self._lasting.forget(f"unready {pod.uid}")
         if not pending.final_refusal:
             self._lasting.forget("refused")
         if (refusal := pending.final_refusal) and self._lasting.lasts("refused", _REPORT_WAITING_S):
@@ -151,7 +152,7 @@ class RunProgress:
             if len(self._reasons) < _MOST_REASONS:
                 self._reasons.add(kind := pending.kind_of_reason())
                 self._print_once(reason, kind)
-        for pod in pending.unready:
+        for pod in unready.values():
             if self._lasting.lasts(f"unready {pod.uid}", self._limits.ready_s):
                 raise SeatrialError(f"{why_no_launcher(pod)}; see {pod.name}.log in {self._folder}")
         is_late = time.monotonic() - self._awaited_since > self._limits.queue_s
