@@ -134,10 +134,12 @@ def test_each_key_of_a_store_is_of_the_rank_that_sets_it(page: WordPage) -> None
     pages[2].say("x/0//cpu//0/1", b"false")
     stores[1].set("1:2", b"id")
     stores[0].set("0", "first")
+    stores[0].set("0//cuda//1", "second communicator")
     assert stores[0].get("0//cpu//0/1") == b"of 1"
     assert stores[0].get("0//cpu//0/0") == b"of 0"
     assert stores[2].get("1:2") == b"id"
     assert stores[2].get("0") == b"first"
+    assert stores[1].get("0//cuda//1") == b"second communicator"
     stores[1].wait(["0", "0//cpu//0/2"])
     assert stores[1].check(["0", "0//cpu//0/0"])
     assert not stores[1].check(["dump"])

@@ -183,6 +183,8 @@ def form(context: Context, store: dist.Store, ranks: Sequence[int], timeout: tim
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = error_handling
     # Otherwise the watchdog first dumps for a minute, while all other ranks end.
     os.environ.update(TORCH_NCCL_DUMP_ON_TIMEOUT="0", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="0")
+    # With more ranks than this, several of them would set an id: a page of words has those of its rank alone.
+    os.environ["TORCH_NCCL_RANKS_PER_ROOT"] = str(len(ranks))
     # The checks have barriers of theirs, and pages of words (``page_store.py``) cannot count.
     os.environ["TORCH_DIST_INIT_BARRIER"] = "0"
     group_rank = ranks.index(context.rank)

@@ -41,6 +41,11 @@ class PageStore(dist.Store):
         self.unmet = ""
         """Why a key of another rank could not be read: NCCL raises another error then."""
 
+    @property
+    def late_s(self) -> float:
+        """The time by which this rank may have read the keys of others late."""
+        return sum(peer.late_s for peer in self._peers if peer is not None)
+
     def set(self, key: str, value: Any) -> None:
         """Set a key, for others to read."""
         self._page.say(self._name + key, value.encode() if isinstance(value, str) else bytes(value))
@@ -79,7 +84,10 @@ class PageStore(dist.Store):
     def _setter(self, key: str) -> PeerPage | None:
         """Return the page of the rank that sets a key; None: that is this rank.
 
-        Gloo's keys end in its number. NCCL has ``0`` of the first rank, and ``1:3`` of the lower one of two that send.
+        Gloo's keys end in its number. NCCL has ``//0``, the number of a communicator, of the first rank, and ``1:3`` of
+        the lower one of two that send.
         """
-        number = key.rpartition("/")[2].partition(":")[0]
-        return self._peers[int(number) % len(self._peers)] if number.isdecimal() else self._peers[0]
+        place, _, number = key.rpartition("/")
+        lower, colon, _ = number.partition(":")
+        is_rank = lower.isdecimal() and (colon or not place.endswith("/"))
+        return self._peers[int(lower) % len(self._peers)] if is_rank else self._peers[0]

@@ -27,6 +27,8 @@ _POLL_S = 0.03
 _READING_S = 2.0
 """Seconds for one reading: TCP sends the first packet of a connection twice in it. After that a new connection is
 sooner there than its next attempt."""
+_WAKE_S = 0.1
+"""The longest time between two looks at the clock while a page is open."""
 _PAUSE_S = 0.05
 """Seconds after which a page listens again that could not: this process may have no descriptor left."""
 _USUAL_READINGS, _READINGS_PER_S = 100, 200
@@ -47,12 +49,15 @@ class WordPage:
         self._words: Mapping[str, bytes] = {}
         self._text = b"{}"
         self._num_readings, self._began_at = 0, time.monotonic()
+        self._looked_at, self._longest_s = time.monotonic(), 0.0
         self._answers, self._is_closed = threading.Event(), False
+        self._server.settimeout(_WAKE_S)
         self._thread = threading.Thread(target=self._answer, name="words", daemon=True)
         self._thread.start()
 
     def open(self) -> None:
         """Answer from now on."""
+        self.watch()
         self._answers.set()
 
     def shut(self) -> None:
@@ -80,6 +85,15 @@ class WordPage:
             raise ValueError(f"a page of {len(text)} bytes is too large")
         self._words, self._text = words, text
 
+    def watch(self) -> None:
+        """Look from now on whether this process stands still."""
+        self._looked_at, self._longest_s = time.monotonic(), 0.0
+
+    @property
+    def stood_still_s(self) -> float:
+        """The longest time since ``watch`` in which this process, or its machine, did nothing."""
+        return max(self._longest_s, time.monotonic() - self._looked_at)
+
     def said(self, key: str) -> bytes | None:
         """Return a word of this page; None: it has no such word."""
         return self._words.get(key)
@@ -92,8 +106,11 @@ class WordPage:
     def _answer(self) -> None:
         while True:
             self._answers.wait()
+            self._longest_s, self._looked_at = self.stood_still_s, time.monotonic()
             try:
                 reader, _ = self._server.accept()
+            except TimeoutError:
+                continue
             except OSError:
                 if self._is_closed:
                     return
@@ -114,6 +131,9 @@ class PeerPage:
         self._is_reached = False
         """A connection was made, whatever came over it."""
         self._problem = ""
+        self.late_s = 0.0
+        """The time by which the words that this rank waited for may have been there before it read them: the peer may
+        have waited as long for this rank."""
 
     def word(self, key: str, until: float, *, reached_until: float | None = None, value: bytes | None = None) -> bytes:
         """Return a word as soon as the page has it. ``until``, ``reached_until``: monotonic seconds.
@@ -121,11 +141,16 @@ class PeerPage:
         ``value``: the only one that counts; None: any one does. Raises UnmetError at ``until``, and at
         ``reached_until`` if no connection to the page could be made.
         """
+        absent_at = time.monotonic()
         while True:
+            began_at = time.monotonic()
             found = self.read(until).get(key)
-            if found is not None and value in (None, found):
-                return found
             now = time.monotonic()
+            if found is not None and value in (None, found):
+                self.late_s += now - absent_at
+                return found
+            if not self._problem:
+                absent_at = began_at
             if not self._is_reached and reached_until is not None and now >= min(until, reached_until):
                 raise UnmetError(f"no connection to the page of rank {self.rank} ({self._problem})", unreachable=True)
             if now >= until:

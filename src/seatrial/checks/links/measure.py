@@ -39,8 +39,12 @@ An end that answers each of its messages late would otherwise keep all others un
 _CONNECT_TIMES = 5
 """The time for a connection and for each word of a peer that is there, in ``Params.pair_timeout_s``: Gloo tries to
 connect for about as long."""
+_LATE = 0.5
+"""The share of ``Params.pair_timeout_s`` from which on a peer may have given up a rank that came late."""
 _BUDGET = 0.5
 """The share of a round's time after which no turn begins; the rest is for a last turn in which all pairs fail."""
+_LONGEST_REASON = 200
+"""Characters of a reason."""
 _MOST_REPORTED = 4
 """The largest number of peers for which a rank reports ``resent_share`` of exchanges that were not slow."""
 
@@ -136,6 +140,7 @@ class _RoundOnFabric:
         try:
             meeting = self._meet(f"{self._name}/{turn}/", [a, b])
             self._ends_at = time.monotonic() + self._allowed_s
+            self._page.watch()
             failed = self._form_group([a, b], meeting)
         except UnmetError as error:
             self._report_unmet(peer, error)
@@ -150,9 +155,10 @@ class _RoundOnFabric:
                 self._report_cpu_share(peer, before)
         except RuntimeError as error:
             failed = _first_line(error)
+        unmet = meeting.unmet or self._late(meeting.late_s, failed)
         self._close_group()
-        if meeting.unmet:
-            self._report_unmet(peer, UnmetError(meeting.unmet))
+        if unmet:
+            self._report_unmet(peer, UnmetError(unmet))
         elif failed:
             self._context.fact("failed", {"peer": peer, "reason": failed})
 
@@ -162,15 +168,14 @@ class _RoundOnFabric:
         Raises UnmetError: a third rank may have kept it away. Only after this a failure is a matter of the two.
         """
         name += "-".join(map(str, pair)) + "/"
-        peers = self._peers(pair)
-        (other,) = (peer for peer in peers if peer is not None)
+        (other,) = (peer for peer in self._peers(pair) if peer is not None)
         self._page.begin()
         now = time.monotonic()
         self._page.say(f"{name}ready", b"")
         other.word(f"{name}ready", now + self._wait_s, reached_until=now + self._patience_s)
         self._page.say(f"{name}go", b"")
         other.word(f"{name}go", time.monotonic() + self._patience_s)
-        return self._meeting(name, peers)
+        return self._meeting(name, pair)
 
     def _peers(self, ranks: Sequence[int]) -> list[PeerPage | None]:
         """Return the pages of these ranks; None in the place of this one. Raises UnmetError."""
@@ -182,10 +187,20 @@ class _RoundOnFabric:
             peers.append(None if rank == self._context.rank else PeerPage(rank, (host, port)))
         return peers
 
-    def _meeting(self, name: str, peers: Sequence[PeerPage | None]) -> PageStore:
+    def _meeting(self, name: str, ranks: Sequence[int]) -> PageStore:
         from seatrial.rank.page_store import PageStore
 
-        return PageStore(self._page, peers, name, self._patience_s)
+        return PageStore(self._page, self._peers(ranks), name, self._patience_s)
+
+    def _late(self, late_s: float, failed: str) -> str:
+        """Return why a failure accuses nobody: this rank came so late that its peer may have given it up before.
+
+        A page that many read answers late, and a machine may stand still. ``late_s``: how late this rank read that the
+        peer had begun. Empty for a rank that was in time, and without a failure.
+        """
+        late_s += self._page.stood_still_s
+        is_late = late_s > _LATE * self._params.pair_timeout_s
+        return f"this rank was {late_s:.1f} s late: {failed}"[:_LONGEST_REASON] if failed and is_late else ""
 
     def _report_unmet(self, peer: int, error: UnmetError) -> None:
         """Report that this rank and its peer did not meet, and that none could connect if that is why.
@@ -210,17 +225,17 @@ class _RoundOnFabric:
         steps = list(_group_steps(group, self._request["turns"]))
         self._seconds = min(self._params.seconds, _BUDGET * self._context.timeout_s / (4 * len(steps)))
         broken, name = f"{self._name}/broken/{group[0]}", f"{self._name}/{group[0]}/"
-        peers = list[PeerPage | None]()
         self._page.begin()
+        self._page.watch()
         try:
-            peers = self._peers(group)
-            failed = self._form_group(group, self._meeting(name, peers))
-            fact = "failed"
+            meeting = self._meeting(name, group)
+            failed = self._form_group(group, meeting)
+            unmet = meeting.unmet or self._late(meeting.late_s, failed)
         except UnmetError as error:
-            failed, fact = _first_line(error), "unmet"
+            failed = unmet = _first_line(error)
         if failed:
             groups.set_key(self._context, broken, "")
-            self._context.fact(fact, {"reason": failed})
+            self._context.fact("unmet" if unmet else "failed", {"reason": unmet or failed})
         for step, pairs in enumerate(steps):
             if not self._begin_turn(step, group):
                 is_late = True
@@ -231,14 +246,18 @@ class _RoundOnFabric:
                 if self._context.rank not in (a, b) or failed or groups.has_key(self._context, broken):
                     continue
                 peer = b if self._context.rank == a else a
+                late_s = 0.0
+                self._page.watch()
                 try:
-                    self._begin_exchange(name, step, peers[group.index(peer)])
+                    late_s = self._begin_exchange(name, step, peer)
                     self._ends_at = time.monotonic() + self._allowed_s
                     rates += self._exchange(a, b, group)
                 except RuntimeError as error:
+                    # The store may hide that the group is broken, and one failure closes all connections of this rank.
+                    failed = _first_line(error)
+                    unmet = failed if isinstance(error, UnmetError) else self._late(late_s, failed)
                     groups.set_key(self._context, broken, "")
-                    fact = "unmet" if isinstance(error, UnmetError) else "failed"
-                    self._context.fact(fact, {"peer": peer, "reason": _first_line(error)})
+                    self._context.fact("unmet" if unmet else "failed", {"peer": peer, "reason": unmet or failed})
         self._close_group()
         limit = MAX_RESENT + median(list(self._resent.values())) if self._resent else 0.0
         for peer in sorted(self._resent, key=self._resent.__getitem__)[-_MOST_REPORTED:]:
@@ -247,15 +266,16 @@ class _RoundOnFabric:
         if rates and not is_late and not groups.has_key(self._context, broken):
             self._context.measurement("group_gbps", median(rates), "GB/s", "high")
 
-    def _begin_exchange(self, name: str, step: int, peer: PeerPage | None) -> None:
+    def _begin_exchange(self, name: str, step: int, peer: int) -> float:
         """Wait until the peer is at this step, too: the common store may have let one of the two begin without it.
 
-        Raises UnmetError.
+        Returns how late this rank may be, in seconds. Raises UnmetError.
         """
-        assert peer is not None  # no rank exchanges with itself
         at, number = f"{name}at", str(step).encode()
+        (other,) = (page for page in self._peers([peer]) if page is not None)
         self._page.say(at, number)
-        peer.word(at, time.monotonic() + self._patience_s, value=number)
+        other.word(at, time.monotonic() + self._patience_s, value=number)
+        return other.late_s
 
     def _form_group(self, ranks: Sequence[int], meeting: PageStore) -> str:
         """Form the group of these ranks. Returns the reason if that failed, else an empty string. Raises UnmetError."""
@@ -393,4 +413,4 @@ def _group_steps(group: Sequence[int], turns: int) -> Iterator[list[tuple[int, i
 def _first_line(error: Exception) -> str:
     """Return the first line of an error, without the addresses of Gloo's source files, at most 200 characters."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
-    return re.sub(r"\[[^\s\[\]]+\.(?:cc|h|cpp):\d+\] ?", "", line)[:200]
+    return re.sub(r"\[[^\s\[\]]+\.(?:cc|h|cpp):\d+\] ?", "", line)[:_LONGEST_REASON]
