@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 import socket
 import threading
 import time
@@ -85,6 +87,19 @@ def test_no_connection_is_another_matter_than_no_word(page: WordPage) -> None:
         with pytest.raises(UnmetError) as raised:
             _peer(page).word("a", _soon(0.2), reached_until=_soon(0.1))
         assert not raised.value.unreachable
+
+
+@pytest.mark.parametrize("number", [errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENOBUFS, errno.ENOMEM, errno.EPERM])
+def test_an_error_of_this_host_says_nothing_of_the_other(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A neighbor may hold all ports of this host."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, "connect", fail)
+    with pytest.raises(UnmetError, match=os.strerror(number)) as raised:
+        PeerPage(3, ("127.0.0.1", 2_000)).word("a", _soon(0.2), reached_until=_soon(0.1))
+    assert not raised.value.unreachable
 
 
 _FALSE: dict[str, Callable[[], bytes]] = {

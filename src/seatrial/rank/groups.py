@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CONNECT_S = 10.0
 """Time for a TCP connection to the store, which is open before any rank connects: Linux tries four times in it."""
+UNREACHABLE = ("no answer", "refused", "no route")
+"""How a connection fails by what lies between two hosts, or at the other one."""
 _NO_TIMEOUT = timedelta(days=1)
 """The timeout of the world. It covers each operation of all later steps, so neither a slow network nor a rank that
 computes for minutes while the others wait must trigger it: those that wait would complain of the fabric. The conductor
@@ -125,7 +127,7 @@ def is_place(host: Any, port: Any) -> bool:
 
 
 def how_unreachable(error: OSError) -> str:
-    """Return how a connection failed: ``no answer``, ``refused``, ``no route``, else the words of the system."""
+    """Return how a connection failed: one of ``UNREACHABLE``, else the words of the system."""
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return "no answer"
     if isinstance(error, ConnectionRefusedError):

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from seatrial.rank.groups import how_unreachable
+from seatrial.rank.groups import UNREACHABLE, how_unreachable
 from seatrial.rank.meeting import UnmetError
 
 MOST_BYTES = 8_192
@@ -130,6 +130,8 @@ class PeerPage:
         self._address = address
         self._is_reached = False
         """A connection was made, whatever came over it."""
+        self._is_held_here = False
+        """This host could not even try, for want of a port or of memory: that says nothing of the other one."""
         self._problem = ""
         self.late_s = 0.0
         """The time by which the words that this rank waited for may have been there before it read them: the peer may
@@ -152,7 +154,8 @@ class PeerPage:
             if not self._problem:
                 absent_at = began_at
             if not self._is_reached and reached_until is not None and now >= min(until, reached_until):
-                raise UnmetError(f"no connection to the page of rank {self.rank} ({self._problem})", unreachable=True)
+                text = f"no connection to the page of rank {self.rank} ({self._problem})"
+                raise UnmetError(text, unreachable=not self._is_held_here)
             if now >= until:
                 raise UnmetError(self._problem or f"rank {self.rank} did not come in time")
             time.sleep(_POLL_S)
@@ -165,6 +168,7 @@ class PeerPage:
             found = {str(key): base64.b64decode(word, validate=True) for key, word in words.items()}
         except OSError as error:
             self._problem = how_unreachable(error)
+            self._is_held_here |= self._problem not in UNREACHABLE
         except (AttributeError, RecursionError, TypeError, ValueError):
             self._problem = f"the page of rank {self.rank} cannot be read"
         else:
