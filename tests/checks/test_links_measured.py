@@ -75,7 +75,9 @@ _ON_PAIRS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("liar", _ON_PAIRS)
+@pytest.mark.parametrize(
+    "liar", [pytest.param(liar, marks=pytest.mark.nightly if number else ()) for number, liar in enumerate(_ON_PAIRS)]
+)
 def test_no_liar_at_the_store_keeps_two_ranks_apart(liar: str) -> None:
     answers = measured(3, {"pairs": [[1, 2]]}, **_ON_PAIRS[liar])
     assert [facts for _, facts in answers[1:]] == [[answers[1][1][0]], []]
@@ -86,7 +88,14 @@ def test_no_liar_at_the_store_keeps_two_ranks_apart(liar: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("liar", [false_port, late_once(3.0), _TOO_LATE], ids=["false port", "late", "too late"])
+@pytest.mark.parametrize(
+    "liar",
+    [
+        pytest.param(false_port, id="false port", marks=pytest.mark.nightly),
+        pytest.param(late_once(3.0), id="late"),
+        pytest.param(_TOO_LATE, id="too late", marks=pytest.mark.nightly),
+    ],
+)
 def test_no_liar_at_the_store_has_two_members_accuse_each_other(liar: Lie) -> None:
     """One that comes too late is named by its peer alone, as one that did not come."""
     answers = measured(3, {"groups": [[0, 1, 2]], "list_below_gbps": 1e9}, lies={2: liar})

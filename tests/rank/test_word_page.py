@@ -136,6 +136,16 @@ def test_a_page_that_sends_slowly_takes_no_more_time_than_others() -> None:
         assert time.monotonic() - began < 1.5
 
 
+def test_a_page_that_drips_takes_no_more_time_than_others(page: WordPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drip(connection: socket.socket, size: int) -> bytes:
+        time.sleep(1e-3)
+        return b" "
+
+    monkeypatch.setattr(socket.socket, "recv", drip)
+    with pytest.raises(UnmetError, match="no answer"):
+        _peer(page).word("a", _soon(0.3))
+
+
 def test_each_key_of_a_store_is_of_the_rank_that_sets_it(page: WordPage) -> None:
     pages = [page, *(WordPage("127.0.0.1") for _ in range(2))]
     stores = []

@@ -185,7 +185,10 @@ class PeerPage:
             connection.connect(self._address)
             self._is_reached = True
             while True:
-                connection.settimeout(max(1e-3, until - time.monotonic()))
+                # One that sends byte by byte never waits for as long as the limit.
+                if (left_s := until - time.monotonic()) <= 0:
+                    raise TimeoutError
+                connection.settimeout(left_s)
                 data = connection.recv(MOST_BYTES)
                 if not data:
                     return text
