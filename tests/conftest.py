@@ -158,6 +158,16 @@ def three_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(autouse=True)
+def signals_for_ranks_as_before() -> Iterator[None]:
+    """What a test has this process ignore, as the commands do, its next processes would ignore as well."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def nothing_left_running() -> Iterator[None]:
     """Fail a test that leaves its processes or threads behind, and end those processes."""
     pids_before, threads_before = _pids(), set(threading.enumerate())

@@ -234,11 +234,21 @@ def test_an_agent_that_searches_ends_at_sigterm(control: str) -> None:
     environ = {**os.environ, "SEATRIAL_CONTROL": control, "SEATRIAL_TOKEN": "x" * 20, "SEATRIAL_NODE_RANK": "1"}
     # The signal waits in the new process, as where `seatrial run` becomes the agent in a pod.
     agent = [sys.executable, "-m", "seatrial.agent.agent_main"]
-    blocked = f"import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); os.execv({agent[0]!r}, {agent})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", blocked], env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    blocked = (
+        "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); print('held back', flush=True);"
+        f" os.execv({agent[0]!r}, {agent})"
     )
-    time.sleep(0.3 if "invalid" in control else 2.0)
+    process = subprocess.Popen(
+        [sys.executable, "-c", blocked],
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held back\n"
+    time.sleep(0.0 if "invalid" in control else 2.0)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
     assert join_timeout_s() > 20
