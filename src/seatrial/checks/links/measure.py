@@ -39,7 +39,7 @@ An end that answers each of its messages late would otherwise keep all others un
 _CONNECT_TIMES = 5
 """The time for a connection and for each word of a peer that is there, in ``Params.pair_timeout_s``: Gloo tries to
 connect for about as long."""
-_LATE = 0.5
+_LATE = 0.8
 """The share of ``Params.pair_timeout_s`` from which on a peer may have given up a rank that came late."""
 _BUDGET = 0.5
 """The share of a round's time after which no turn begins; the rest is for a last turn in which all pairs fail."""
