@@ -147,15 +147,18 @@ class _RoundOnFabric:
             self._begin_transfers(turn)
             return
         self._begin_transfers(turn)
+        late_s = meeting.late_s
         try:
             if not failed:
                 before = contention.counters()
                 self._ping(0 if self._context.rank == b else 1, peer)
+                # The peer has answered, so it had not given up: what fails now is a matter of the two.
+                late_s = 0.0
                 self._exchange(a, b, [a, b])
                 self._report_cpu_share(peer, before)
         except RuntimeError as error:
             failed = _first_line(error)
-        unmet = meeting.unmet or self._late(meeting.late_s, failed)
+        unmet = meeting.unmet or self._late(late_s, failed)
         self._close_group()
         if unmet:
             self._report_unmet(peer, UnmetError(unmet))
