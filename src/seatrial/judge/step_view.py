@@ -13,6 +13,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
 from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, may_come_from_others
+from seatrial.protocol.fabric_errors import says_why_aborted
 from seatrial.protocol.own_errors import is_of_device, link_error
 from seatrial.util.text import as_name
 
@@ -20,9 +21,6 @@ _MOST_EVIDENCE = 6
 _STACK_LINES = 24
 _SOURCE_PLACE = re.compile(r"^\[[^\]\s]{1,300}\.(?:cc|cpp|h|hpp):\d+\] ")
 """Such as ``[/src/gloo/transport/tcp/pair.cc:547] ``, with which Gloo begins."""
-_ABORT_FOR_A_PEER = ("watchdog", "gloo::", "/gloo/")
-"""Words in the last output of a process that its library aborted for what a peer did, or did not do: NCCL's watchdog;
-Gloo, as ``terminate called after throwing an instance of 'gloo::EnforceNotMet'``."""
 _UNKNOWN = " in an unknown phase"
 _BLOCKED = ("D", "T", "t", "Z")
 """Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
@@ -153,9 +151,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
             if trial.missing:
                 unsure[rank] = ending
             continue
-        said = (trial.device_type == "cuda" and link_error(ending.last_lines)) or " ".join(
-            line for line in ending.last_lines if any(word in line for word in _ABORT_FOR_A_PEER)
-        )
+        said = (trial.device_type == "cuda" and link_error(ending.last_lines)) or _why_aborted(ending.last_lines)
         aborted = describe_exit(ending.code).signal == "SIGABRT"
         if said and aborted and not has_device_error(trial, ending):
             # NCCL's watchdog aborts its process when a peer is missing, or a link to one fails, and Gloo's when one
@@ -209,6 +205,12 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         exits=exits,
         steps={step.number: step for step in trial.steps if step.generation == generation},
     )
+
+
+def _why_aborted(lines: Sequence[str]) -> str:
+    """Return what a library printed before it aborted its process, with the message of its exception; else nothing."""
+    said = [line for line in lines if says_why_aborted(line)]
+    return " ".join((*said, *(line for line in lines if said and line not in said and "what(): " in line)))
 
 
 def _num_hosts(trial: Trial, generation: int) -> int:
