@@ -62,6 +62,7 @@ BARRIER = [
     "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234",
 ]
 OWN = ["ValueError: bad batch"]
+RESET = ["ConnectionResetError: [Errno 104] Connection reset by peer"]
 NOISE = "[W819 19:29:00.828 ProcessGroupNCCL.cpp:1168] Warning: process group has NOT been destroyed before we destruct"
 
 
@@ -95,6 +96,16 @@ STACK = ["Exception raised from checkForNCCLErrors at /x.cpp:1723 (most recent c
 ELASTIC = [*FRAMES, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "train.py FAILED"]
 
 
+ASIDE_PRINTED = [
+    ["--- Logging error ---", *FRAMES, "ValueError: I/O operation on closed file.", "Call stack:", "Arguments: ()"],
+    ["Task exception was never retrieved", "future: <Task finished exception=ValueError('x')>", *FRAMES, *OWN],
+    ["Exception in callback f()", "handle: <Handle f()>", *FRAMES, *OWN],
+    ["Exception in thread Thread-2 (run):", *FRAMES, "KeyError: 'a'", *LINK, *FRAMES, *OWN],
+    ["Exception in thread Thread-2 (run):", *of_group(OWN, OWN)],
+]
+"""An exception that does not end the program, as the library of Python prints it."""
+
+
 @pytest.mark.parametrize("message", [REMOTE, SYSTEM, INTERNAL, SWITCH, GLOO, BARRIER])
 @pytest.mark.parametrize(
     "printed",
@@ -117,6 +128,11 @@ ELASTIC = [*FRAMES, "torch.distributed.elastic.multiprocessing.errors.ChildFaile
         lambda message: [*FRAMES, "KeyError: 'mean'", *LINK, *FRAMES, *message],
         lambda message: [*FRAMES, *message, *IGNORED],
         lambda message: [*marked([*FRAMES, *message]), *IGNORED],
+        *(
+            lambda message, aside=aside, mark=mark: [*mark([*FRAMES, *message]), *aside]
+            for aside in ASIDE_PRINTED
+            for mark in (list, marked)
+        ),
         lambda message: of_group(message, message),
         lambda message: [*marked([*FRAMES, *message], 0), *marked([*FRAMES, *message], 1), *ELASTIC],
         lambda message: [
@@ -125,7 +141,7 @@ ELASTIC = [*FRAMES, "torch.distributed.elastic.multiprocessing.errors.ChildFaile
             for line in pair
         ],
     ],
-    ids=range(19),
+    ids=range(29),
 )
 def test_a_rank_that_lost_a_peer_is_a_witness(printed: object, message: list[str]) -> None:
     assert callable(printed)
@@ -142,6 +158,8 @@ def test_a_rank_that_lost_a_peer_is_a_witness(printed: object, message: list[str
         lambda message: [*FRAMES, *message, NOISE],
         lambda message: [*FRAMES, *message, "n1:12:34 [0] NCCL INFO comm 0x1 rank 0 - Abort COMPLETE", NOISE],
         lambda message: [*FRAMES, *message, *IGNORED],
+        lambda message: [*FRAMES, *message, "Exception in thread Thread-2 (run):", *FRAMES, *RESET],
+        lambda message: [*FRAMES, *message, *ASIDE_PRINTED[3][:-1], *RESET],
         lambda message: of_group(message),
         # An exception that the script had caught before, and had nothing to do with this one.
         lambda message: [*FRAMES, *GLOO, "connected again", *FRAMES, *message],
@@ -150,7 +168,7 @@ def test_a_rank_that_lost_a_peer_is_a_witness(printed: object, message: list[str
         lambda message: [*marked([*FRAMES, *message], 0), *marked([*FRAMES, *REMOTE], 1), *ELASTIC],
         lambda message: [*marked([*FRAMES, *REMOTE], 0), *marked([*FRAMES, *message], 1), *ELASTIC],
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_a_rank_that_failed_by_itself_is_none(printed: object, message: list[str]) -> None:
     assert callable(printed)
@@ -164,9 +182,8 @@ def test_what_the_device_did_first_counts(message: list[str]) -> None:
 
 
 def test_a_host_on_the_internet_is_no_peer() -> None:
-    reset = ["ConnectionResetError: [Errno 104] Connection reset by peer"]
-    assert complains([*FRAMES, *reset])
-    assert not complains([*FRAMES, *reset, *LINK, *FRAMES, "requests.exceptions.ConnectionError: ('aborted', 104)"])
+    assert complains([*FRAMES, *RESET])
+    assert not complains([*FRAMES, *RESET, *LINK, *FRAMES, "requests.exceptions.ConnectionError: ('aborted', 104)"])
 
 
 WATCHDOG = "[rank1]:[E1126 10:00:00.1 ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group"

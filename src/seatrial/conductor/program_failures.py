@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.conductor.cancellation import is_stop_signal
-from seatrial.conductor.raised_errors import TRACEBACK, Chain, error_passed_on, exception_name, raised
+from seatrial.conductor.raised_errors import Chain, error_passed_on, exception_name, raised
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.connecting import FROM_OTHERS
+from seatrial.protocol.exception_lines import TRACEBACK
 from seatrial.protocol.fabric_errors import (
     gave_up,
     names_fabric,

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from seatrial.protocol.exception_lines import ASIDE, LINKS, TRACEBACK
 from seatrial.protocol.fabric_errors import ranks_passed_on
 
-TRACEBACK = "Traceback (most recent call last):"
 _MARK = re.compile(r"((?:\[[A-Za-z_]{1,20}\d{1,9}\]:)*) ?")
 """What torch and torchrun put before the lines of a rank: ``[rank3]: ``, ``[default3]:[rank3]: ``."""
 _RANK = re.compile(r"\[rank(\d{1,9})\]")
@@ -17,15 +17,9 @@ _RAISED = re.compile(
 )
 """The line that names an exception, or an error of NCCL that a script printed. ``ncclRemoteError:`` is a line in a
 message of torch."""
-LINKS = (
-    "The above exception was the direct cause of the following exception:",
-    "During handling of the above exception, another exception occurred:",
-)
-_ASIDE = ("Exception ignored ", "Exception in thread ", "Error in atexit.", "Error in sys.")
-"""Before the traceback of an exception that does not end the program."""
 _AFTER = re.compile(
     r"\[[A-Z]\d{0,8}[ \]]|\S{1,255}:\d{1,9}:\d{1,9} \[\d{1,9}\] |Exception raised from |terminate called |frame #\d|"
-    + "|".join(re.escape(words) for words in (*_ASIDE, *LINKS))
+    + "|".join(re.escape(words) for words in (*ASIDE, *LINKS))
 )
 """What follows a message: lines of torch and NCCL with their own heads, a stack in C++, another exception."""
 _IN_GROUP, _DIVIDER = re.compile(r" {2,80}\| ?"), re.compile(r" {2,80}\+[-+]")
@@ -106,7 +100,7 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
         elif _AFTER.match(text) or (in_group and _DIVIDER.match(line)):
             is_open = False
             is_linked = text.startswith(LINKS) or (in_group and _DIVIDER.match(line) is not None)
-            is_aside = text.startswith(_ASIDE)
+            is_aside = text.startswith(ASIDE) or (is_linked and bool(found) and found[-1].aside)
         elif (_RAISED.match(text) or ranks_passed_on(text)) and not (is_open and (found[-1].headed or is_passed_on)):
             found.append(_Raised(lines=[text], linked=is_linked, headed=False))
             is_open, is_linked = True, False
