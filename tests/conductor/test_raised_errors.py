@@ -223,6 +223,12 @@ def test_the_last_error_of_nccl_is_said() -> None:
     assert text == f"rank 0 on node n0 failed with exit code 1: {BROKEN[0]}; last error: {BROKEN[3]}"
 
 
+def test_an_exception_after_a_group_is_none_of_it() -> None:
+    assert complains([*of_group(OWN, OWN), *FRAMES, *REMOTE])
+    assert complains([*ASIDE_PRINTED[4], *FRAMES, *REMOTE, *IGNORED])
+    assert not complains([*ASIDE_PRINTED[4], *FRAMES, *OWN, "Exception in thread Thread-3 (run):", *FRAMES, *RESET])
+
+
 def test_each_rank_has_its_exceptions() -> None:
     lines = [*marked([*FRAMES, *OWN], 0), *marked([*FRAMES, *GLOO, *LINK, *FRAMES, *OWN], 1), "", *FRAMES, *REMOTE]
     assert [(chain.rank, chain.messages) for chain in raised(lines)] == [(0, OWN), (1, [*GLOO, *OWN])]

@@ -22,8 +22,8 @@ _AFTER = re.compile(
     + "|".join(re.escape(words) for words in (*ASIDE, *LINKS))
 )
 """What follows a message: lines of torch and NCCL with their own heads, a stack in C++, another exception."""
-_IN_GROUP, _DIVIDER = re.compile(r" {2,80}\| ?"), re.compile(r" {2,80}\+[-+]")
-"""Before each line of an ExceptionGroup, and between its exceptions."""
+_IN_GROUP, _DIVIDER = re.compile(r" {2,80}\| ?"), re.compile(r" {2,80}\+[-+]{1,80}( \d)?")
+"""Before each line of an ExceptionGroup; before each of its exceptions, with their number, and at its end."""
 _MOST_LINES = 32
 """Lines of a message that are read."""
 
@@ -88,6 +88,7 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
     for line in lines:
         in_group |= "Exception Group " + TRACEBACK in line
         text = _IN_GROUP.sub("", line, count=1) if in_group else line
+        divider = _DIVIDER.match(line) if in_group else None
         is_passed_on = is_open and bool(ranks_passed_on(found[-1].lines[0]))
         if text.rstrip().endswith(TRACEBACK) and not is_passed_on:
             coming, is_open = _Raised(linked=is_linked, aside=is_aside), False
@@ -97,9 +98,9 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
                 coming.lines.append(text)
                 found.append(coming)
                 coming, is_open = None, True
-        elif _AFTER.match(text) or (in_group and _DIVIDER.match(line)):
+        elif _AFTER.match(text) or divider:
             is_open = False
-            is_linked = text.startswith(LINKS) or (in_group and _DIVIDER.match(line) is not None)
+            is_linked = text.startswith(LINKS) or (divider is not None and divider[1] is not None)
             is_aside = text.startswith(ASIDE) or (is_linked and bool(found) and found[-1].aside)
         elif (_RAISED.match(text) or ranks_passed_on(text)) and not (is_open and (found[-1].headed or is_passed_on)):
             found.append(_Raised(lines=[text], linked=is_linked, headed=False))
