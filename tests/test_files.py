@@ -17,7 +17,7 @@ import pytest
 from hostile_files import HOSTILE, SECRET, assert_unharmed, victim
 from neighbor_mount import CONTENT, NEIGHBOR, mounted
 
-from seatrial import files, start
+from seatrial import files, folders, start
 from seatrial.environment import working_folder
 
 NOBODY = 65534
@@ -151,7 +151,7 @@ def test_the_folder_of_a_run_is_no_link(path: Path, opener: Callable[..., Any]) 
 def test_a_private_folder_is_no_other_thing(path: Path, kind: str) -> None:
     HOSTILE[kind][0](path)
     with pytest.raises(PermissionError, match="must be a folder that only user"):
-        files.make_private(path)
+        folders.make_private(path)
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o1777])
@@ -159,12 +159,12 @@ def test_a_private_folder_is_closed_to_others(path: Path, mode: int) -> None:
     path.mkdir()
     path.chmod(mode)
     with pytest.raises(PermissionError, match="must be a folder that only user"):
-        files.make_private(path)
+        folders.make_private(path)
 
 
 def test_a_private_folder_is_made_once(path: Path) -> None:
     for _ in range(2):
-        files.make_private(path)
+        folders.make_private(path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
@@ -183,7 +183,7 @@ def test_files_of_other_users_are_not_written(path: Path) -> None:
     private.mkdir(0o700)
     os.chown(private, NOBODY, NOBODY)
     with pytest.raises(PermissionError, match=f"of user {NOBODY}"):
-        files.make_private(private)
+        folders.make_private(private)
 
 
 _EXCHANGE = f"""
@@ -321,7 +321,7 @@ def test_what_a_neighbors_file_system_shows_as_ours_is_not(tmp_path: Path) -> No
         assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), 0o600)
         assert (folder / "secret").read_bytes() == CONTENT
         with pytest.raises(PermissionError, match=f"file system of user {NEIGHBOR}, who decides what it shows"):
-            files.make_private(folder)
+            folders.make_private(folder)
         for private in (True, False):
             with pytest.raises(OSError, match=f"secret is on a file system of user {NEIGHBOR}"):
                 files.read_trusted(folder / "secret", 100, private=private)
@@ -330,7 +330,7 @@ def test_what_a_neighbors_file_system_shows_as_ours_is_not(tmp_path: Path) -> No
         trust = working_folder.trust_here(str(folder), "")
         assert (trust.owners, trust.mounters) == ((), (NEIGHBOR,))
         assert working_folder.refusal(str(folder), "", trust) == ""
-    files.make_private(folder)
+    folders.make_private(folder)
 
 
 @pytest.mark.root
@@ -344,7 +344,7 @@ def test_what_a_neighbor_unmounts_while_it_is_open_is_not_ours(tmp_path: Path, m
 
     for use in (
         lambda: files.read_trusted(tmp_path / "secret", 100, private=True),
-        lambda: files.make_private(tmp_path),
+        lambda: folders.make_private(tmp_path),
     ):
         with mounted(tmp_path, shown_owner=os.geteuid(), name="secret"), monkeypatch.context() as patch:
             patch.setattr(start, "mount_of", unmounting)
@@ -431,13 +431,13 @@ def test_each_user_has_a_folder_among_those_of_others(
 ) -> None:
     """Many users are root in their containers, which may share /tmp."""
     _in_container(container, tmp_path, monkeypatch)
-    assert files.own_folder_name() == f"seatrial-{name}"
+    assert folders.own_folder_name() == f"seatrial-{name}"
 
 
 @pytest.mark.root
 def test_a_neighbor_with_the_number_that_we_have_in_a_container(tmp_path: Path) -> None:
     (folder := tmp_path / "folder").mkdir(mode=0o700)
-    code = "import sys; from seatrial import files; files.make_private(sys.argv[1])"
+    code = "import sys; from seatrial import folders; folders.make_private(sys.argv[1])"
     inside = ["unshare", "-U", f"--map-user={NEIGHBOR}", f"--map-group={NEIGHBOR}"]
     with mounted(folder, shown_owner=os.geteuid(), name="secret"):
         done = subprocess.run(

@@ -20,7 +20,7 @@ from neighbor_mount import NEIGHBOR
 _SHIFT = 10_000
 _PROGRAM = """
 import ctypes, encodings.ascii, json, os, sys
-from seatrial import files, start
+from seatrial import files, folders, start
 from seatrial.environment import working_folder
 import neighbor_mount
 
@@ -52,7 +52,7 @@ os.setresgid(victim, victim, victim)
 os.setresuid(victim, victim, victim)
 refused = ""
 try:
-    files.make_private(place)
+    folders.make_private(place)
     print(files.read_trusted(place + "/secret", 100, private=True), file=sys.stderr)
 except OSError as error:
     refused = error.strerror

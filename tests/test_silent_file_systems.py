@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from neighbor_mount import NEIGHBOR, mounted_and_unasked
 
-from seatrial import files, start
+from seatrial import files, folders, start
 from seatrial.agent import mpi_rank, program_ranks, py_spy
 from seatrial.environment import working_folder
 from seatrial.environment.working_folder import FolderTrust
@@ -45,8 +45,8 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_folder_that_should_be_private(folder: Path) -> None:
     with mounted_and_unasked(folder):
-        for use in (files.make_private, files.require_private):
-            with pytest.raises(files.NotPrivateError, match=_SAYS):
+        for use in (folders.make_private, folders.require_private):
+            with pytest.raises(folders.NotPrivateError, match=_SAYS):
                 use(folder)
         with pytest.raises(SystemExit):
             start._private_folder(str(folder))
@@ -178,7 +178,7 @@ def test_a_run_of_a_neighbor(folder: Path) -> None:
 
 
 def test_the_data_of_a_user_without_a_home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_files, "_temporary_folder", lambda: folder)
+    monkeypatch.setattr(dataset_files, "own_folder_name", lambda: folder.name)
     with mounted_and_unasked(folder), pytest.raises(RequestError, match=_SAYS):
         dataset_files.find("mnist", folder / "data")
 

@@ -163,14 +163,14 @@ def test_a_temporary_folder_open_to_others_is_skipped(
         folder.mkdir()
         folder.chmod(mode)
     monkeypatch.setenv("TMPDIR", str(unsafe))
-    monkeypatch.setattr(start, "_TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "a:b"), str(sticky)))
+    monkeypatch.setattr(start, "TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "a:b"), str(sticky)))
     (tmp_path / "a:b").mkdir()
     path = Path(start.write_copy(content, digest_of(content), "x", "-"))
     assert path.parents[1] == sticky
     assert path.read_bytes() == content
     start.remove_copy(str(path))
     assert [list(folder.iterdir()) for folder in (unsafe, sticky, tmp_path / "a:b")] == [[], [], []]
-    monkeypatch.setattr(start, "_TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "a:b")))
+    monkeypatch.setattr(start, "TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "a:b")))
     with pytest.raises(SystemExit) as ended:
         start.write_copy(content, digest_of(content), "x", "-")
     assert ended.value.code == 3
@@ -197,7 +197,7 @@ def test_the_folder_that_was_looked_at_is_the_one_that_is_used(tmp_path: Path, m
         return found
 
     monkeypatch.setenv("TMPDIR", str(link))
-    monkeypatch.setattr(start, "_TEMPORARY", (str(safe),))
+    monkeypatch.setattr(start, "TEMPORARY", (str(safe),))
     monkeypatch.setattr(os.path, "realpath", exchanged)
     path = start.write_copy(content, digest_of(content), "x", "-")
     start.remove_copy(path)
@@ -217,7 +217,7 @@ def test_a_temporary_folder_that_another_user_can_exchange_is_skipped(
     safe.chmod(0o1777)
     for unsafe in (theirs.parent, theirs, shared.parent, shared):
         monkeypatch.setenv("TMPDIR", str(unsafe))
-        monkeypatch.setattr(start, "_TEMPORARY", (str(safe),))
+        monkeypatch.setattr(start, "TEMPORARY", (str(safe),))
         path = start.write_copy(content, digest_of(content), "x", "-")
         start.remove_copy(path)
         assert Path(path).parents[1] == safe
@@ -230,7 +230,7 @@ def test_a_folder_on_the_file_system_of_a_neighbor_is_refused(tmp_path: Path, mo
     theirs.mkdir(mode=0o700)
     safe.mkdir()
     parts = parts_in(tmp_path / "parts", content)
-    monkeypatch.setattr(start, "_TEMPORARY", (str(safe),))
+    monkeypatch.setattr(start, "TEMPORARY", (str(safe),))
     with mounted(theirs, shown_owner=os.geteuid(), name="tmp"):
         for folder in (theirs, theirs / "new"):
             monkeypatch.setenv("TMPDIR", str(folder))

@@ -26,7 +26,6 @@ import os
 import re
 import select
 import stat
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -39,8 +38,6 @@ from seatrial.start import (
     owner_of_new_files,
     owns,
     reached,
-    status_of,
-    user_outside,
 )
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -49,10 +46,6 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", "/dev/null")
 """Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
 _WITH_OWNERS = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
 """File systems of this machine, which keep the owner of each file as it is."""
-_DEFAULT_ACL = "system.posix_acl_default"
-_ACL_HEAD_BYTES = 4
-_ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x01, 0x04, 0x10, 0x20
-"""Entries of an access control list that a mode has, too (include/uapi/linux/posix_acl.h)."""
 _KERNEL_FILE_SYSTEMS = {"proc", "sysfs", "debugfs", "tracefs", "securityfs", "configfs", "cgroup", "cgroup2", "pstore"}
 _MOST_NAME_BYTES = 100
 """What a temporary name keeps of the name of its file. Encrypted home folders (eCryptfs) take 143 bytes at most."""
@@ -69,10 +62,6 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-
-
-class NotPrivateError(PermissionError):
-    """A folder that should be for this user alone is one of others, or open to them."""
 
 
 def create(path: str | os.PathLike[str], *, mode: int = 0o666, run_folder: bool = False) -> io.FileIO:
@@ -214,7 +203,7 @@ def statuses_in(
 
 def owner_in(folder: str | os.PathLike[str]) -> int:
     """Return the user as whose the folder of a run shows what is ours: a share may show all users as another one."""
-    fd = _open_run_folder(os.fspath(folder))
+    fd = open_run_folder(os.fspath(folder))
     try:
         return os.fstat(fd).st_uid
     finally:
@@ -329,60 +318,6 @@ def rename_durably(source: Path, target: Path) -> None:
         os.fsync(folder)
 
 
-def make_run_folder(folder: str | os.PathLike[str]) -> None:
-    """Make the folder of a run. Raises FileExistsError for any existing name.
-
-    A default access control list that it inherits gives no more than the umask leaves: a shell or a launcher that makes
-    files there does not know of it.
-    """
-    umask = _umask()
-    os.mkdir(folder, 0o777 & ~umask)
-    fd = _open_run_folder(os.fspath(folder))
-    try:
-        try:
-            acl = os.getxattr(fd, _DEFAULT_ACL)
-        except OSError:  # It has none, as most folders and file systems.
-            return
-        entries = [struct.unpack_from("<HHI", acl, at) for at in range(_ACL_HEAD_BYTES, len(acl), 8)]
-        shifts = {_ACL_USER: 6, _ACL_MASK if any(tag == _ACL_MASK for tag, _, _ in entries) else _ACL_GROUP: 3}
-        shifts[_ACL_OTHER] = 0
-        limited = [
-            (tag, rights & ~(umask >> shifts[tag]) if tag in shifts else rights, user) for tag, rights, user in entries
-        ]
-        os.setxattr(
-            fd, _DEFAULT_ACL, acl[:_ACL_HEAD_BYTES] + b"".join(struct.pack("<HHI", *entry) for entry in limited)
-        )
-    finally:
-        os.close(fd)
-
-
-def make_private(folder: str | os.PathLike[str]) -> None:
-    """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind."""
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    require_private(folder)
-
-
-def require_private(folder: str | os.PathLike[str]) -> None:
-    """Raise NotPrivateError for a folder that another user could use."""
-    try:
-        status = status_of(folder)
-    except ForeignError as error:
-        raise NotPrivateError(errno.EPERM, f"{error.strerror}; set TMPDIR") from None
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise NotPrivateError(
-            errno.EPERM,
-            f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
-            f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
-        )
-
-
-def own_folder_name() -> str:
-    """Return the name of this user's folder among those of others: in several containers each user may be root."""
-    numbers = dict.fromkeys((os.geteuid(), user_outside()))
-    return "-".join(["seatrial", *map(str, numbers)])
-
-
 @contextlib.contextmanager
 def _temporary(folder: int, name: str, content: bytes, mode: int) -> Iterator[str]:
     """Yield the name of a file with this content beside the one that it will become. It is removed afterwards."""
@@ -406,7 +341,7 @@ def _folder(path: str | os.PathLike[str], run_folder: bool) -> Iterator[tuple[in
     parent, name = os.path.split(os.fspath(path))
     parent = parent or os.curdir
     try:
-        fd = _open_run_folder(parent) if run_folder else os.open(parent, _FOLDER)
+        fd = open_run_folder(parent) if run_folder else os.open(parent, _FOLDER)
     except NotADirectoryError:
         # Linux reports a link in this way, too.
         raise _refusal(parent, f"{kind_of(status_of_entry(parent))} and no folder") from None
@@ -416,7 +351,7 @@ def _folder(path: str | os.PathLike[str], run_folder: bool) -> Iterator[tuple[in
         os.close(fd)
 
 
-def _open_run_folder(path: str) -> int:
+def open_run_folder(path: str) -> int:
     above, name = os.path.split(path)
     folder = os.open(above or os.curdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -445,10 +380,10 @@ def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = 
 
 
 def _open_new(name: str, access: int, mode: int, folder: int) -> int:
-    return os.open(name, access | _NEW, mode & ~_umask(), dir_fd=folder)
+    return os.open(name, access | _NEW, mode & ~umask_of_process(), dir_fd=folder)
 
 
-def _umask() -> int:
+def umask_of_process() -> int:
     """Return the umask of this process; 0 where the kernel does not say it (before Linux 4.7), and applies it alone."""
     with contextlib.suppress(OSError), open("/proc/self/status", "rb") as lines:
         found = re.search(rb"^Umask:\s*([0-7]+)$", lines.read(), re.MULTILINE)

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 _NAME = "seatrial.pyz"
 _OLDEST_PYTHON = (3, 10)
-_TEMPORARY = ("/tmp", "/var/tmp")
+TEMPORARY = ("/tmp", "/var/tmp")
 _MOST_BYTES = 64 << 20
 """A hundred times the size of the bundle."""
 _MAX_LINKS = 40
@@ -167,16 +167,16 @@ def _open_private(path: str, flags: int) -> int:
 
 def _new_folder() -> str:
     refused = []
-    for parent in filter(None, (os.environ.get("TMPDIR"), *_TEMPORARY)):
+    for parent in filter(None, (os.environ.get("TMPDIR"), *TEMPORARY)):
         try:
             # Once: who can exchange a link on the way must not have one folder checked, and another one used.
-            folder = _without_links(parent)
+            folder = without_links(parent)
             name = os.path.join(folder, "seatrial-" + os.urandom(8).hex())
             if os.pathsep in name:
                 # The bundle puts its path into PYTHONPATH, where this character separates paths.
                 refused.append(f"{parent} contains {os.pathsep!r}")
                 continue
-            exchanged_by = _possible_exchange(folder)
+            exchanged_by = possible_exchange(folder)
             if exchanged_by:
                 refused.append(exchanged_by)
                 continue
@@ -422,7 +422,7 @@ def _is_below_open(path: str) -> bool:
     return False
 
 
-def _without_links(path: str) -> str:
+def without_links(path: str) -> str:
     """Return the path without links in it. Raises ForeignError before anything could wait for another user."""
     name = "/"
     for name, _, user, _ in way_to(os.path.join(os.getcwd(), path)):
@@ -431,7 +431,7 @@ def _without_links(path: str) -> str:
     return name
 
 
-def _possible_exchange(folder: str) -> str:
+def possible_exchange(folder: str) -> str:
     """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
     for name, fd, user, _ in way_to(folder):
         if user:
@@ -446,7 +446,7 @@ def _possible_exchange(folder: str) -> str:
 
 def _private_folder(folder: str) -> str:
     try:
-        _without_links(os.path.dirname(folder))
+        without_links(os.path.dirname(folder))
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         status = status_of(folder)

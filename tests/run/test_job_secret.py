@@ -19,7 +19,7 @@ import pytest
 from seatrial.agent import agent_main
 from seatrial.conductor.server import Server
 from seatrial.errors import RequestError
-from seatrial.files import make_private
+from seatrial.folders import make_private
 from seatrial.protocol import munge
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode

@@ -14,12 +14,12 @@ from seatrial.errors import RequestError
 from seatrial.files import (
     has_entry,
     kind_of,
-    make_run_folder,
     open_to_read,
     status_behind_links,
     status_of_entry,
     write_atomically,
 )
+from seatrial.folders import make_run_folder
 from seatrial.judge.conclude import Conclusion
 from seatrial.report import formats
 from seatrial.report.recorded_events import event_files

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import NotPrivateError, create_whole, make_private, own_folder_name, read_trusted
+from seatrial.files import create_whole, read_trusted
+from seatrial.folders import NotPrivateError, make_private, own_folder_name
 from seatrial.protocol.munge import MungeError, make_credential
 
 LEAST_CHARS = 20

@@ -13,7 +13,8 @@ from typing import Any
 
 from seatrial.environment.secret_variable import take_secret
 from seatrial.errors import RequestError
-from seatrial.files import create, make_run_folder, open_to_append, remove
+from seatrial.files import create, open_to_append, remove
+from seatrial.folders import make_run_folder
 from seatrial.protocol.events import EndEvent, NoteEvent, Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import encode

@@ -23,8 +23,10 @@ from seatrial.protocol.own_errors import in_one_line
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
 from seatrial.rank.meeting import among_others
+from seatrial.training.data.dataset_files import default_folder
 from seatrial.util.job_signals import STOPPING, collector, unless_ignored
 from seatrial.util.streams import write_line
+from seatrial.worker.compiled_code import keep_compiled_code_private
 from seatrial.worker.digests import difference, voters
 from seatrial.worker.failures import cause_of
 from seatrial.worker.rendezvous import form_world
@@ -106,6 +108,10 @@ def suppress_numpy_warning() -> None:
 
 
 def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, stop_signals: list[int]) -> int:
+    # Of a user without a home it is among the temporary files, and those of this rank have another place then.
+    data_dir = Path(spec.data_dir) if spec.data_dir is not None else default_folder(os.environ)
+    if spec.recipe.compile:
+        keep_compiled_code_private()
     import torch
     import torch.distributed as dist
 
@@ -143,7 +149,7 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
         device=device.torch,
         group=dist.group.WORLD,
         phase=reporter.enter,
-        data_dir=Path(spec.data_dir) if spec.data_dir is not None else None,
+        data_dir=data_dir,
         checkpoints=checkpoints,
         callbacks=reporter,
         target_accuracy=spec.target_accuracy,

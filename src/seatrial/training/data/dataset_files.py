@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import has_entry, make_private, own_folder_name, require_private, status_behind_links
+from seatrial.files import has_entry, status_behind_links
+from seatrial.folders import make_private, own_folder_name, require_private
 from seatrial.training.data import cifar
 from seatrial.training.data.data_file import is_folder
 from seatrial.training.data.datasets import DATASETS
@@ -91,7 +92,7 @@ def find(name: str, folder: Path) -> tuple[Path, ...] | None:
     """
     if name not in DATASETS:
         raise RequestError(f"{name!r} is not a data set with files; those are {', '.join(DATASETS)}.")
-    if folder.parent == _temporary_folder():
+    if folder.parent.name == own_folder_name():
         with _in_words(folder.parent), contextlib.suppress(FileNotFoundError):
             require_private(folder.parent)
     # Files that cannot be used, such as a FIFO or a broken link, are reported where they are read.

@@ -1,0 +1,101 @@
+"""The folders that seatrial makes, and those that it trusts to be of this user alone.
+
+A folder is made with the mode that the umask leaves; a default access control list that it inherits, which replaces the
+umask for whatever is made there (acl(5)), gives no more than that either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import struct
+import tempfile
+
+from seatrial.files import open_run_folder, umask_of_process
+from seatrial.start import TEMPORARY, ForeignError, possible_exchange, status_of, user_outside, without_links
+
+_DEFAULT_ACL = "system.posix_acl_default"
+_ACL_HEAD_BYTES = 4
+_ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x01, 0x04, 0x10, 0x20
+"""Entries of an access control list that a mode has, too (include/uapi/linux/posix_acl.h)."""
+
+
+class NotPrivateError(PermissionError):
+    """A folder that should be for this user alone is one of others, or open to them."""
+
+
+def make_run_folder(folder: str | os.PathLike[str]) -> None:
+    """Make the folder of a run. Raises FileExistsError for any existing name.
+
+    A default access control list that it inherits gives no more than the umask leaves: a shell or a launcher that makes
+    files there does not know of it.
+    """
+    umask = umask_of_process()
+    os.mkdir(folder, 0o777 & ~umask)
+    fd = open_run_folder(os.fspath(folder))
+    try:
+        try:
+            acl = os.getxattr(fd, _DEFAULT_ACL)
+        except OSError:  # It has none, as most folders and file systems.
+            return
+        entries = [struct.unpack_from("<HHI", acl, at) for at in range(_ACL_HEAD_BYTES, len(acl), 8)]
+        shifts = {_ACL_USER: 6, _ACL_MASK if any(tag == _ACL_MASK for tag, _, _ in entries) else _ACL_GROUP: 3}
+        shifts[_ACL_OTHER] = 0
+        limited = [
+            (tag, rights & ~(umask >> shifts[tag]) if tag in shifts else rights, user) for tag, rights, user in entries
+        ]
+        os.setxattr(
+            fd, _DEFAULT_ACL, acl[:_ACL_HEAD_BYTES] + b"".join(struct.pack("<HHI", *entry) for entry in limited)
+        )
+    finally:
+        os.close(fd)
+
+
+def make_private(folder: str | os.PathLike[str]) -> None:
+    """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    require_private(folder)
+
+
+def require_private(folder: str | os.PathLike[str]) -> None:
+    """Raise NotPrivateError for a folder that another user could use."""
+    try:
+        status = status_of(folder)
+    except ForeignError as error:
+        raise NotPrivateError(errno.EPERM, f"{error.strerror}; set TMPDIR") from None
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise NotPrivateError(
+            errno.EPERM,
+            f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
+            f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
+        )
+
+
+def own_folder_name() -> str:
+    """Return the name of this user's folder among those of others: in several containers each user may be root."""
+    numbers = dict.fromkeys((os.geteuid(), user_outside()))
+    return "-".join(["seatrial", *map(str, numbers)])
+
+
+def own_temporary_folder() -> str:
+    """Return this user's folder among the temporary files, made if need be; no name on its way is a link.
+
+    Raises NotPrivateError, with the reasons, where another user could use each one, or put another one in its place.
+    """
+    refused = []
+    for parent in dict.fromkeys((tempfile.gettempdir(), *TEMPORARY)):
+        try:
+            # Once: who can exchange a link on the way must not have one folder checked, and another one used.
+            above = without_links(parent)
+            if exchanged_by := possible_exchange(above):
+                refused.append(exchanged_by)
+                continue
+            folder = os.path.join(above, own_folder_name())
+            make_private(folder)
+            return folder
+        except OSError as error:
+            refused.append(str(error.strerror) if isinstance(error, NotPrivateError) else f"{parent}: {error.strerror}")
+    raise NotPrivateError(errno.EPERM, "; ".join(refused))

@@ -1,0 +1,34 @@
+"""Where a rank keeps the code that torch.compile makes.
+
+torch loads it from ``/tmp/torchinductor_USER``, pickles among it, and never asks who has made that folder.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+
+from seatrial.errors import RequestError
+from seatrial.folders import own_temporary_folder
+
+
+def keep_compiled_code_private() -> None:
+    """Have torch, and the compilers that it starts, use a folder of this user alone. Call it before torch is imported.
+
+    Not below the home folder, which hosts with other CPUs may share: torch does not compile again for those. Raises
+    RequestError where there is no such folder.
+    """
+    try:
+        folder = own_temporary_folder()
+    except OSError as error:
+        raise RequestError(
+            f"--compile: {socket.gethostname()} has no place for compiled code that only this user can change"
+            f" ({error.strerror or error}); set TMPDIR to one there, or leave --compile out."
+        ) from error
+    # Precompiled headers (torch/_inductor/codecache.py) and other caches are among temporary files, whatever the
+    # variables below say.
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        if not os.environ.get(name):
+            os.environ[name] = os.path.join(folder, name.removesuffix("_CACHE_DIR").lower())

@@ -1,0 +1,120 @@
+"""torch.compile loads code from folders that no other user can have made."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from seatrial import folders
+from seatrial.environment.self_location import import_variables, module_argv
+from seatrial.training.recipe import Recipe
+from seatrial.worker import train_rank
+from seatrial.worker.train_spec import TrainSpec
+
+_NEIGHBOR = 12345
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+@pytest.fixture
+def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of temporary files of all users."""
+    (folder := tmp_path / "tmp").mkdir()
+    folder.chmod(0o1777)
+    monkeypatch.setattr(folders, "TEMPORARY", ())
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    for name in _CACHES:
+        # Not ``delenv``: torch sets one of them when it is imported.
+        monkeypatch.setenv(name, "")
+    return folder
+
+
+def _spec(tmp_path: Path, **more: Any) -> TrainSpec:
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1, **more)
+    return TrainSpec(recipe=recipe, device="cpu", init=f"file://{tmp_path}/meet")
+
+
+def _begin(spec: TrainSpec, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Run a rank until it opens its device; return its environment."""
+    seen: dict[str, str] = {}
+
+    def look(*_: object) -> NoReturn:
+        seen.update(os.environ)
+        raise OSError("seen")
+
+    monkeypatch.setattr(train_rank, "open_device", look)
+    identity = train_rank.RankIdentity(rank=0, world_size=1, local_rank=0, local_world_size=1)
+    assert train_rank.run_rank(spec, identity) != 0
+    return seen
+
+
+def test_what_is_compiled_lies_in_a_folder_of_the_user(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _begin(_spec(tmp.parent, compile=True), monkeypatch)
+    own = tmp / folders.own_folder_name()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert (seen["TMPDIR"], tempfile.gettempdir()) == (str(own), str(own))
+    assert [Path(seen[name]).parent for name in _CACHES] == [own, own]
+
+
+def test_a_place_that_the_user_has_set_stays(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_CACHES[0], "/set")
+    seen = _begin(_spec(tmp.parent, compile=True), monkeypatch)
+    assert seen[_CACHES[0]] == "/set"
+    assert seen["TMPDIR"] == str(tmp / folders.own_folder_name())
+
+
+def test_a_rank_that_compiles_nothing_uses_the_folder_of_all(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _begin(_spec(tmp.parent), monkeypatch)
+    assert (seen["TMPDIR"], seen[_CACHES[0]]) == (str(tmp), "")
+    assert list(tmp.iterdir()) == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("mode", [0o700, 0o777])
+def test_the_folder_of_a_neighbor_is_refused(
+    mode: int, tmp: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (theirs := tmp / folders.own_folder_name()).mkdir()
+    theirs.chmod(mode)
+    os.chown(theirs, _NEIGHBOR, _NEIGHBOR)
+    assert _begin(_spec(tmp.parent, compile=True), monkeypatch) == {}
+    said = capfd.readouterr().err
+    assert said.startswith("Error: --compile: ")
+    assert f"of user {_NEIGHBOR}; remove it, or set TMPDIR" in said
+    monkeypatch.setattr(folders, "TEMPORARY", (str(other := tmp.parent / "other"),))
+    other.mkdir()
+    assert _begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"].startswith(str(other))
+
+
+def test_a_folder_in_which_all_can_rename_is_refused(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbor could put another one in the place of ours once it was looked at."""
+    tmp.chmod(0o777)
+    assert _begin(_spec(tmp.parent, compile=True), monkeypatch) == {}
+    with pytest.raises(folders.NotPrivateError, match=f"other users can write to {tmp}"):
+        folders.own_temporary_folder()
+
+
+def test_the_data_of_a_user_without_a_home_stay_where_they_were(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(train_rank, "default_folder", lambda environ: asked.append(environ["TMPDIR"]))
+    _begin(_spec(tmp.parent, compile=True), monkeypatch)
+    assert asked == [str(tmp)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_torch_compiles_nowhere_else(tmp: Path) -> None:
+    spec = _spec(tmp.parent, compile=True)
+    environ = {**os.environ, **import_variables(os.environ), "RANK": "0", "WORLD_SIZE": "1"}
+    argv = [*module_argv(sys.executable, "seatrial.worker.train_main"), spec.to_json()]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [folder.name for folder in tmp.iterdir()] == [folders.own_folder_name()]
+    assert list((tmp / folders.own_folder_name() / "torchinductor").iterdir())
