@@ -21,6 +21,7 @@ import torch
 from hostile_files import HOSTILE, assert_unharmed
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.files import statuses_in
 from seatrial.training import checkpoint
 from seatrial.training.checkpoint import CheckpointFolder
 
@@ -397,6 +398,56 @@ def test_what_others_put_there_has_no_place_among_those_that_are_kept(tmp_path: 
             _plant(store, step, b"PK whole, and no checkpoint")
         second, third = store.save(2, STATE), store.save(3, STATE)
         assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
+
+
+@pytest.mark.root
+def test_what_other_users_put_there_stays_and_is_noted_once(store: CheckpointFolder, notes: list[str]) -> None:
+    assert store.newest() is None
+    own = _plant(store, 1, b"of an earlier run")
+    theirs = [_plant(store, 0, b"%d" % number) for number in range(1_500)]
+    for path in theirs:
+        os.chown(path, 12345, 12345)
+    for step in (2, 3, 4):
+        store.save(step, STATE)
+    assert not own.exists()
+    assert all(path.exists() for path in theirs)
+    assert len(notes) == 1
+    assert "older checkpoints of other users, such as step-" in notes[0]
+
+
+@pytest.mark.parametrize("step", [0, 10**17])
+def test_no_number_of_names_keeps_a_start_or_a_save_waiting(
+    step: int, store: CheckpointFolder, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.newest()
+    looked_at = []
+
+    def recorded(folder: Path, names: list[str]) -> Iterator[tuple[str, os.stat_result]]:
+        looked_at.append(len(names))
+        return statuses_in(folder, names)
+
+    monkeypatch.setattr(checkpoint, "statuses_in", recorded)
+    monkeypatch.setattr(checkpoint, "status_of_entry", None)
+    for number in range(3_000):
+        (store.folder / f"step-{step:012d}.{number:064x}.pt").touch()
+    with pytest.raises(SeatrialError, match="none of the 16 newest of its 3000 checkpoints can be loaded"):
+        store.newest()
+    for number in (1, 2, 3):
+        store.save(number, STATE)
+    assert max(looked_at) <= 1_001
+    assert len(looked_at) <= 4
+    assert len(notes) == 16
+
+
+def test_one_that_is_removed_meanwhile_is_passed_over(store: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.save(1, STATE)
+    gone = store.save(2, STATE)
+    listed = os.listdir(store.folder)
+    gone.unlink()
+    monkeypatch.setattr(os, "listdir", lambda folder: listed)
+    found = store.newest()
+    assert found is not None
+    assert found[0] == 1
 
 
 def test_an_entry_that_cannot_be_removed_keeps_no_other(store: CheckpointFolder, notes: list[str]) -> None:

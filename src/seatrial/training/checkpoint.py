@@ -16,6 +16,7 @@ import contextlib
 import errno
 import hashlib
 import io
+import itertools
 import os
 import re
 import stat
@@ -30,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import create, open_to_read, rename_durably, status_of_entry
+from seatrial.files import create, open_to_read, rename_durably, status_of_entry, statuses_in
 from seatrial.training.folder_lock import lock_folder
 from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
 from seatrial.training.plain_pickle import RefusedContentError
@@ -41,6 +42,8 @@ _WRITING = ".writing-"
 _BLOCK_BYTES = 1 << 20
 _MOST_TRIED = 16
 """Damaged checkpoints that are read before a person must look: others may have put thousands of them there."""
+_MOST_LOOKED_AT = 1_000
+"""Files whose status is asked for at once, which takes some 30 ms here, and a second on a slow server of files."""
 
 
 class CheckpointFolder:
@@ -79,8 +82,11 @@ class CheckpointFolder:
         self._unlock: Callable[[], object] = lambda: None
         self._read_bytes = 0
         """Read of checkpoints since ``newest`` was called."""
-        self._whole: set[Path] = set()
-        """Files that this object wrote, or has resumed from; loading one checks it again."""
+        self._whole: dict[str, None] = {}
+        """Names of the files that this object wrote, or has resumed from, in this order; loading one checks it
+        again."""
+        self._left: set[str] = set()
+        """Names of older files of other users, who may plant any number."""
 
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
         """Write the state at ``step``, then remove the oldest checkpoints beyond ``keep``. Return the path.
@@ -103,7 +109,8 @@ class CheckpointFolder:
                 f"the checkpoint of step {step} was not saved in {self.folder}: {error.strerror or error}; the earlier "
                 "ones are unchanged. Check the disk, then resume from the newest."
             ) from error
-        self._whole.add(path)
+        self._whole.pop(path.name, None)
+        self._whole[path.name] = None
         self._remove_old(path)
         return path
 
@@ -115,29 +122,32 @@ class CheckpointFolder:
         """
         self._open()
         try:
-            paths = self._listed()
+            names = self._names()
+            paths = self._newest(names) if names else []
         except OSError as error:
             raise SeatrialError(
                 f"{self.folder} cannot be listed: {error.strerror or error}; check the disk, or give another folder."
             ) from error
         num_tried = 0
         self._read_bytes = 0
-        for path in paths[:_MOST_TRIED]:
+        for path in paths:
             try:
                 found = self.load(path)
             except _DamagedError as error:
                 self._note(f"{error} It is skipped.")
+            except RequestError:  # removed meanwhile
+                continue
             else:
-                self._whole.add(path)
+                self._whole[path.name] = None
                 return found
             num_tried += 1
             # A minute at most: the other ranks wait, and the first one to give up would be the one that reports it.
             if self._read_bytes >= MOST_BYTES:
                 break
-        if paths:
-            which = f"the {num_tried} newest of its" if len(paths) > num_tried else "its"
+        if names:
+            which = f"the {num_tried} newest of its" if len(names) > num_tried else "its"
             raise SeatrialError(
-                f"{self.folder}: none of {which} {len(paths)} checkpoints can be loaded; move them away to start from "
+                f"{self.folder}: none of {which} {len(names)} checkpoints can be loaded; move them away to start from "
                 "the beginning, or give another folder."
             )
         return None
@@ -199,7 +209,7 @@ class CheckpointFolder:
             if lock is not None:
                 self._unlock = weakref.finalize(self, os.close, lock)
                 # The folder is locked, so these were left behind by writers that died.
-                for leftover in self.folder.glob(f"{_WRITING}*"):
+                for leftover in itertools.islice(self.folder.glob(f"{_WRITING}*"), _MOST_LOOKED_AT):
                     with contextlib.suppress(OSError):
                         leftover.unlink(missing_ok=True)
         except OSError as error:
@@ -233,36 +243,62 @@ class CheckpointFolder:
         rename_durably(temporary, path)
         return path
 
-    def _listed(self) -> list[Path]:
-        """Return all files with the name of a checkpoint, newest first: by step, then by modification time."""
-        checkpoints = []
-        for path in self.folder.iterdir():
-            match = _NAME.fullmatch(path.name)
-            if match is not None:
-                with contextlib.suppress(FileNotFoundError):  # another job's, and removed meanwhile
-                    checkpoints.append((int(match[1]), _modified_ns(path), path))
-        return [path for _, _, path in sorted(checkpoints, reverse=True)]
+    def _names(self) -> list[tuple[int, str]]:
+        """Return step and name of all files with the name of a checkpoint, newest step first."""
+        matches = map(_NAME.fullmatch, os.listdir(self.folder))
+        return sorted(((int(match[1]), match[0]) for match in matches if match is not None), reverse=True)
+
+    def _newest(self, names: list[tuple[int, str]]) -> list[Path]:
+        """Return the newest ones, as many as are tried: by step, then by modification time."""
+        last_step = names[:_MOST_TRIED][-1][0]
+        looked_at = [name for step, name in names if step >= last_step][:_MOST_LOOKED_AT]
+        # One that cannot be looked at is reported where it is loaded.
+        times = dict.fromkeys(looked_at, 0)
+        times |= {name: status.st_mtime_ns for name, status in statuses_in(self.folder, looked_at)}
+        ordered = sorted(((step, times[name], name) for step, name in names if name in times), reverse=True)
+        return [self.folder / name for _, _, name in ordered[:_MOST_TRIED]]
 
     def _remove_old(self, written: Path) -> None:
-        """Remove files older than the newest ``keep`` that are known to be complete, but never the one just written.
+        """Remove files of ours older than the newest ``keep`` that are known to be complete, but never the one just
+        written.
 
-        A file of others is not known: it takes the place of none that is kept, and nobody reads it here.
+        A file of others is not known: it takes the place of none that is kept, and nobody reads or removes it here.
         """
+        order = {name: number for number, name in enumerate(self._whole)}
         try:
-            paths = self._listed()
+            names = [entry for entry in self._names() if entry[1] not in self._left]
+            whole = sorted((order[name], step, name) for step, name in names if name in order)
+            whole.sort(key=lambda entry: entry[1])
+            if len(whole) < self._keep:
+                return
+            oldest_step = whole[-self._keep][1]
+            old = [name for _, _, name in whole[: -self._keep] if name != written.name]
+            old += [name for step, name in names if step < oldest_step and name not in order]
+            found = dict(statuses_in(self.folder, [written.name, *old[:_MOST_LOOKED_AT]]))
         except OSError as error:
             self._note(f"older checkpoints in {self.folder} could not be removed: {error.strerror or error}.")
             return
-        num_whole = 0
-        for path in paths:
-            if num_whole < self._keep:
-                num_whole += path in self._whole
-            elif path != written:
-                try:
-                    path.unlink(missing_ok=True)
-                    self._whole.discard(path)
-                except OSError as error:
-                    self._note(f"the older checkpoint {path} could not be removed: {error.strerror or error}.")
+        if (own := found.pop(written.name, None)) is None:  # removed meanwhile
+            return
+        failures = []
+        for name, status in found.items():
+            if status.st_uid != own.st_uid:
+                if not self._left:
+                    self._note(
+                        f"{self.folder} has older checkpoints of other users, such as {name} of user {status.st_uid}:"
+                        " they stay."
+                    )
+                self._left.add(name)
+                continue
+            try:
+                (self.folder / name).unlink(missing_ok=True)
+                self._whole.pop(name, None)
+            except OSError as error:
+                failures.append(f"{name}: {error.strerror or error}")
+        if failures:
+            self._note(
+                f"{len(failures)} older checkpoints in {self.folder} could not be removed, such as {failures[0]}."
+            )
 
 
 class _DamagedError(SeatrialError):
@@ -305,17 +341,6 @@ def _is_link(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return stat.S_ISLNK(status_of_entry(path).st_mode)
     return False
-
-
-def _modified_ns(path: Path) -> int:
-    """Return the modification time of a file; 0 for one that cannot be looked at, which is reported where it is
-    loaded."""
-    try:
-        return status_of_entry(path).st_mtime_ns
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return 0
 
 
 def _size_bytes(file: IO[bytes]) -> int:
