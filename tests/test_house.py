@@ -155,6 +155,19 @@ def test_the_search_leaves_out(code: str) -> None:
     assert not list(_writes_by_name(ast.parse(code)))
 
 
+_MAKES_FOLDERS = {
+    "seatrial.folders": "the one place",
+    "seatrial.start": "sent as text, alone; its folders are for this user alone",
+    "seatrial.targets.kubernetes.manifest.pod": "the first program of a pod, in the text of the manifest",
+}
+"""Modules that may make folders, and why: a default access control list replaces the umask."""
+
+
+def test_folders_are_made_in_one_place() -> None:
+    found = {_name(path) for path in _files("src") if re.search(r"\b(mkdir|makedirs)\(", path.read_text())}
+    assert found == _MAKES_FOLDERS.keys()
+
+
 _KERNEL = "files of the kernel"
 _READS_BY_NAME = {
     **dict.fromkeys(("seatrial.probe", "seatrial.devices", "seatrial.rank.device", "seatrial.rank.faults"), _KERNEL),

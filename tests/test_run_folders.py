@@ -16,13 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from seatrial import files, start
+from seatrial import files, folders, start
+from seatrial.errors import SeatrialError
 from seatrial.judge.conclude import conclude
 from seatrial.report.write import write_reports
 from seatrial.run.rank_logs import RankLogs
 from seatrial.run.record import new_folder
+from seatrial.training.checkpoint import CheckpointFolder
+from seatrial.training.data.datasets import DataSet, Download
+from seatrial.training.data.fetch import fetch
+from seatrial.training.profile import StepProfile
 from seatrial.util.disk_writer import DiskWriter
+from seatrial.worker.train_log import EpochLog
 
 _NEIGHBOR = 12345
 _DEFAULT = "system.posix_acl_default"
@@ -169,6 +176,46 @@ def test_no_list_gives_others_more_than_the_umask(use: str, umask: int, folder: 
     if made is not None:
         made.close()
     assert stat.S_IMODE((folder / "file").stat().st_mode) == 0o666 & ~umask
+
+
+_MAKERS: dict[str, Callable[[Path], Any]] = {
+    "checkpoints": lambda path: CheckpointFolder(path).newest(),
+    "log": lambda path: EpochLog(path / "log", None, continued=False).close(),
+    "out": new_folder,
+    "profile": lambda path: StepProfile(path / "trace", torch.device("cpu")).stop(),
+    "reports": lambda path: write_reports(conclude([]), path),
+}
+
+
+@pytest.mark.parametrize("maker", _MAKERS)
+def test_no_list_opens_a_folder_that_is_made(maker: str, umask: int, folder: Path) -> None:
+    _give_all(folder)
+    _MAKERS[maker](folder / "above" / "below")
+    for made in (folder / "above", folder / "above" / "below"):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o777 & ~umask
+        (made / "of another program").mkdir()
+        assert stat.S_IMODE((made / "of another program").stat().st_mode) == 0o777 & ~umask
+
+
+@pytest.mark.parametrize("umask", [0o077], indirect=True)
+def test_no_list_opens_the_folder_of_data(umask: int, folder: Path) -> None:
+    _give_all(folder)
+    dataset = DataSet(name="made", downloads=(Download(name="a", size_bytes=1, sha256=""),), mirrors=())
+    with pytest.raises(SeatrialError, match="there is no mirror"):
+        fetch(dataset, folder / "data", print_status=lambda text: None, on_bytes=lambda download, size_bytes: None)
+    for made in (folder / "data", folder / "data" / "made"):
+        assert stat.S_IMODE(made.stat().st_mode) == 0o777 & ~umask
+
+
+def test_folders_that_exist_are_taken_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").touch()
+    folders.make_folders(tmp_path / "link" / "a" / ".." / "b")
+    folders.make_folders(tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "file", "link"]
+    for below in ("file", "file/below"):
+        with pytest.raises(NotADirectoryError):
+            folders.make_folders(tmp_path / below)
 
 
 def test_no_list_opens_the_folder_of_a_run(umask: int, tmp_path: Path) -> None:

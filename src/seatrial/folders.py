@@ -12,6 +12,7 @@ import os
 import stat
 import struct
 import tempfile
+from pathlib import Path
 
 from seatrial.files import open_run_folder, umask_of_process
 from seatrial.start import TEMPORARY, ForeignError, possible_exchange, status_of, user_outside, without_links
@@ -26,8 +27,8 @@ class NotPrivateError(PermissionError):
     """A folder that should be for this user alone is one of others, or open to them."""
 
 
-def make_run_folder(folder: str | os.PathLike[str]) -> None:
-    """Make the folder of a run. Raises FileExistsError for any existing name.
+def make_folder(folder: str | os.PathLike[str]) -> None:
+    """Make a folder, as that of a run. Raises FileExistsError for any existing name.
 
     A default access control list that it inherits gives no more than the umask leaves: a shell or a launcher that makes
     files there does not know of it.
@@ -51,6 +52,19 @@ def make_run_folder(folder: str | os.PathLike[str]) -> None:
         )
     finally:
         os.close(fd)
+
+
+def make_folders(folder: str | os.PathLike[str]) -> None:
+    """Make a folder and those above it, as ``make_folder`` does, unless they exist; a link to a folder will do."""
+    path = Path(folder)
+    with contextlib.suppress(FileNotFoundError):
+        os.close(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        return
+    if path != path.parent:
+        make_folders(path.parent)
+    # Another rank may have made it meanwhile.
+    with contextlib.suppress(FileExistsError):
+        make_folder(path)
 
 
 def make_private(folder: str | os.PathLike[str]) -> None:

@@ -19,7 +19,7 @@ from seatrial.files import (
     status_of_entry,
     write_atomically,
 )
-from seatrial.folders import make_run_folder
+from seatrial.folders import make_folder, make_folders
 from seatrial.judge.conclude import Conclusion
 from seatrial.report import formats
 from seatrial.report.recorded_events import event_files
@@ -79,10 +79,10 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
     _refuse_another(written, format_time(conclusion.trial.created), sources)
     texts = {name: report_format.text(conclusion) for name, report_format in _FORMATS.items()}
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folders(out)
         # With ``exist_ok`` it would ask what another user has mounted there.
         with suppress(FileExistsError):
-            make_run_folder(folder)
+            make_folder(folder)
         # The document first: without one, the other files are not ours.
         for name in sorted(texts, key=lambda name: name != _DOCUMENT):
             write_atomically(written.files[name], _encoded(texts[name]), run_folder=True)

@@ -14,7 +14,7 @@ from typing import Any
 from seatrial.environment.secret_variable import take_secret
 from seatrial.errors import RequestError
 from seatrial.files import create, open_to_append, remove
-from seatrial.folders import make_run_folder
+from seatrial.folders import make_folder, make_folders
 from seatrial.protocol.events import EndEvent, NoteEvent, Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import encode
@@ -33,8 +33,8 @@ def new_folder(out: Path) -> tuple[str, Path]:
     run = os.environ.get("SEATRIAL_LIVE") or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = out / run
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        make_run_folder(folder)
+        make_folders(out)
+        make_folder(folder)
         probe = folder / ".writable"
         with create(probe, run_folder=True) as file:
             file.write(b"seatrial")

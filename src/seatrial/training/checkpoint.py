@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import create, open_to_read, rename_durably, status_of_entry, statuses_in
+from seatrial.folders import make_folders
 from seatrial.training.folder_lock import lock_folder
 from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
 from seatrial.training.plain_pickle import RefusedContentError
@@ -204,7 +205,7 @@ class CheckpointFolder:
         if self._is_open:
             return
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
             lock = lock_folder(self.folder, wait_s=self._lock_wait_s)
             if lock is not None:
                 self._unlock = weakref.finalize(self, os.close, lock)

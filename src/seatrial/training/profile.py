@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import write_atomically
+from seatrial.folders import make_folders
 
 _SKIPPED = 5
 """First steps, in which torch allocates memory and chooses kernels."""
@@ -29,7 +30,7 @@ class StepProfile:
         self._path = path
         self.is_written = False
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
         except OSError as error:
             raise _unwritable(path, error) from error
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):

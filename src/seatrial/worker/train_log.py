@@ -11,6 +11,7 @@ from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.files import open_to_append
+from seatrial.folders import make_folders
 
 _MOST_BYTES = 64 << 20
 """Size of a log, which has about 400 bytes for each epoch. Users of a group may make it longer."""
@@ -33,7 +34,7 @@ class EpochLog:
         epochs_by_run: dict[int, set[tuple[int, int]]] = {}
         last_run = last_run_here = 0
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path.parent)
             self._file = open_to_append(self.path)
             text = b""
             # A file system may give less than what was asked for.

@@ -27,6 +27,7 @@ from seatrial.files import (
     status_behind_links,
     write_holder,
 )
+from seatrial.folders import make_folders
 from seatrial.training.data.datasets import DataSet, Download
 from seatrial.training.data.transfer import BrokenTransferError, RefusedTransferError, size_of, transfer
 
@@ -84,7 +85,7 @@ def fetch(
         try:
             with contextlib.suppress(FileNotFoundError):
                 status_behind_links(target_folder, folder)
-            target_folder.mkdir(parents=True, exist_ok=True)
+            make_folders(target_folder)
             with _locked(target_folder / f".{download.name}.lock", job):
                 _ensure_target(job)
         except OSError as error:
