@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 import threading
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from seatrial.files import open_to_append
+from seatrial.files import create, open_to_append
 from seatrial.util import disk_writer
 
 __all__ = ["SlowDisk"]
@@ -21,14 +22,15 @@ class SlowDisk:
         self._answers = threading.Event()
         self._answers.set()
         self.freeze, self.thaw = self._answers.clear, self._answers.set
-        monkeypatch.setattr(disk_writer, "open_to_append", self._open)
+        monkeypatch.setattr(disk_writer, "open_to_append", partial(self._open, open_to_append))
+        monkeypatch.setattr(disk_writer, "create", partial(self._open, create))
 
     def wait(self) -> None:
         assert self._answers.wait(60)
 
-    def _open(self, path: str | os.PathLike[str], *, run_folder: bool = False) -> io.FileIO:
+    def _open(self, opens: Callable[..., io.FileIO], path: str, *, run_folder: bool = False) -> io.FileIO:
         self.wait()
-        opened = open_to_append(path, run_folder=run_folder)
+        opened = opens(path, run_folder=run_folder)
         file = _File(opened.fileno(), "ab", closefd=False)
         file.disk, file.opened = self, opened
         return file

@@ -117,6 +117,7 @@ def _sent(piece: bytes) -> Any:
 def test_what_the_controller_cannot_keep_is_said(theirs: Path) -> None:
     logs = RankLogs(theirs, 1)
     logs.take(_sent(b"secret"))
+    logs.close()
     assert logs.notes()[0].startswith("rank 0: 6 bytes of its output could not be kept")
 
 
@@ -126,6 +127,7 @@ def test_a_file_that_a_neighbor_put_there_has_no_output(folder: Path) -> None:
     os.chown(log, _NEIGHBOR, _NEIGHBOR)
     logs = RankLogs(folder, 1)
     logs.take(_sent(b"output"))
+    logs.close()
     assert logs.notes()[0].startswith("rank 0: 6 bytes of its output could not be kept")
 
 

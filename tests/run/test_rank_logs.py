@@ -6,18 +6,21 @@ import base64
 import contextlib
 import io
 import os
+import threading
+import time
 import zlib
-from functools import partial
 from pathlib import Path
 
 import pytest
 from hostile_files import HOSTILE, assert_unharmed
+from slow_disk import SlowDisk
 
-from seatrial.files import open_to_append
+from seatrial.files import create, open_to_append
 from seatrial.protocol import fields
 from seatrial.protocol.commands import PIECE_BYTES, RankLog
 from seatrial.run import rank_logs
 from seatrial.run.rank_logs import RankLogs
+from seatrial.util import disk_writer
 
 
 def piece(at: int, text: bytes, *, rank: int = 0, gen: int = 0, last: bool = False) -> RankLog:
@@ -35,6 +38,7 @@ def test_pieces_make_one_file_for_each_rank(tmp_path: Path) -> None:
         piece(0, b"again\n", rank=3, gen=1, last=True),
     ):
         logs.take(message)
+    logs.close()
     assert (tmp_path / "rank3.gen0.log").read_bytes() == b"one \xfftwo\n"
     assert (tmp_path / "rank3.gen1.log").read_bytes() == b"again\n"
     assert logs.notes() == []
@@ -44,6 +48,7 @@ def test_a_gap_has_a_line_and_a_note(tmp_path: Path) -> None:
     logs = RankLogs(tmp_path, 2)
     logs.take(piece(0, b"begin"))
     logs.take(piece(1000, b"end", last=True))
+    logs.close()
     assert (tmp_path / "rank0.gen0.log").read_bytes() == b"begin\nseatrial: 995 bytes of output are missing here\nend"
     (note,) = logs.notes()
     assert note.startswith("rank 0: 995 bytes of its output could not be kept")
@@ -58,6 +63,7 @@ def test_an_end_that_does_not_arrive_has_a_note(tmp_path: Path) -> None:
 def test_a_folder_that_takes_nothing_has_a_note(tmp_path: Path) -> None:
     logs = RankLogs(tmp_path / "absent", 1)
     logs.take(piece(0, b"12345", last=True))
+    logs.close()
     (note,) = logs.notes()
     assert note.startswith("rank 0: 5 bytes of its output could not be kept")
 
@@ -69,7 +75,10 @@ def test_the_restarts_of_a_rank_share_its_bound(tmp_path: Path, monkeypatch: pyt
         logs.begin(generation)
         logs.take(piece(0, b"x" * 40, gen=generation, last=True))
     logs.take(piece(0, b"y" * 40, rank=1, last=True))
-    assert [(tmp_path / f"rank0.gen{number}.log").stat().st_size for number in range(5)] == [40, 40, 0, 0, 0]
+    logs.close()
+    missing = b"\nseatrial: 40 bytes of output are missing here\n"
+    contents = [(tmp_path / f"rank0.gen{number}.log").read_bytes() for number in range(5)]
+    assert contents == [b"x" * 40] * 2 + [missing] * 3
     assert (tmp_path / "rank1.gen0.log").read_bytes() == b"y" * 40
     assert [note[:40] for note in logs.notes()] == ["rank 0: 40 bytes of its output could not"] * 3
 
@@ -81,9 +90,11 @@ def test_a_rank_has_no_more_files_than_the_run_has_generations(tmp_path: Path) -
         logs.take(piece(0, b"", gen=generation, last=True))
     with pytest.raises(ValueError, match="rank 0, generation 16"):
         logs.take(piece(0, b"", gen=fields.MOST_GENERATIONS))
+    logs.close()
     many = RankLogs(tmp_path, 2, generations=101)
     many.begin(100)
     many.take(piece(0, b"the restart that somebody asked for", gen=100, last=True))
+    many.close()
     assert (tmp_path / "rank0.gen100.log").exists()
 
 
@@ -95,10 +106,22 @@ def test_no_rank_prints_in_a_generation_that_has_not_begun(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_file_of_each_rank_is_written_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of a byte for 8 ranks and 16 generations in turn opened a file each: on a slow disk nobody was heard."""
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files in the order in which they are opened, each time."""
     opened: list[str] = []
-    monkeypatch.setattr(rank_logs, "open_to_append", partial(_note_and_open, opened))
+
+    def noted(path: str, *, run_folder: bool) -> io.FileIO:
+        opened.append(os.path.basename(path))
+        return (open_to_append if os.path.exists(path) else create)(path, run_folder=run_folder)
+
+    monkeypatch.setattr(disk_writer, "open_to_append", noted)
+    monkeypatch.setattr(disk_writer, "create", noted)
+    return opened
+
+
+def test_one_file_of_each_rank_is_written_at_a_time(tmp_path: Path, opened: list[str]) -> None:
+    """Pieces of a byte for 8 ranks and 16 generations in turn opened a file each: on a slow disk nobody was heard."""
     before = len(os.listdir("/proc/self/fd"))
     with contextlib.closing(RankLogs(tmp_path, 8)) as logs:
         logs.begin(15)
@@ -106,19 +129,19 @@ def test_one_file_of_each_rank_is_written_at_a_time(tmp_path: Path, monkeypatch:
             for number in range(8 * 16):
                 with contextlib.suppress(ValueError):
                     logs.take(piece(at, b"x", rank=number % 8, gen=number // 8))
+        assert logs._disk.finish(time.monotonic() + 20)
         assert len(opened) == 8 * 16
         assert len(os.listdir("/proc/self/fd")) - before <= 8
     assert {path.read_bytes() for path in tmp_path.glob("*.gen15.log")} == {b"x" * 10}
 
 
-def test_pieces_open_their_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_open_their_file_once(tmp_path: Path, opened: list[str]) -> None:
     """On a disk of the network that takes 20 ms: no agent was heard for a minute while one sent pieces of a byte."""
-    opened: list[str] = []
-    monkeypatch.setattr(rank_logs, "open_to_append", partial(_note_and_open, opened))
     with contextlib.closing(RankLogs(tmp_path, 3)) as logs:
         for at in range(50):
             for rank in range(3):
                 logs.take(piece(at, b"x", rank=rank))
+            assert logs._disk.finish(time.monotonic() + 20)
         assert sorted(opened) == [f"rank{rank}.gen0.log" for rank in range(3)]
         assert {(tmp_path / name).read_bytes() for name in opened} == {b"x" * 50}
 
@@ -130,6 +153,7 @@ def test_few_files_stay_open(tmp_path: Path) -> None:
     for at in range(2):
         for rank in range(num):
             logs.take(piece(3 * at, b"one", rank=rank))
+        assert logs._disk.finish(time.monotonic() + 20)
     assert len(os.listdir("/proc/self/fd")) - before <= 64
     logs.take(piece(6, b".", rank=num - 1, last=True))
     logs.close()
@@ -137,15 +161,50 @@ def test_few_files_stay_open(tmp_path: Path) -> None:
     assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"oneone", b"oneone."}
 
 
-def _note_and_open(opened: list[str], path: Path, *, run_folder: bool) -> io.FileIO:
-    opened.append(path.name)
-    return open_to_append(path, run_folder=run_folder)
+def test_a_disk_that_answers_nothing_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Agents that heard nothing for 30 s ended their healthy ranks. What does not fit is missing at its place."""
+    disk = SlowDisk(monkeypatch)
+    request.addfinalizer(disk.thaw)
+    monkeypatch.setattr(rank_logs, "_MOST_WAITING_BYTES", 100)
+    disk.freeze()
+    began = time.monotonic()
+    logs = RankLogs(tmp_path, 2)
+    for at in range(4):
+        logs.take(piece(at * 40, b"x" * 40))
+    logs.take(piece(0, b"y" * 10, rank=1, last=True))
+    logs.close(lambda: True)
+    assert time.monotonic() - began < 10
+    first, second = logs.notes()
+    assert "bytes of its output could not be kept" in first
+    assert "did not take them (it has not answered for " in first
+    assert second.startswith("rank 1: 10 bytes")
+    disk.thaw()
+    logs.close()
+    missing = b"\nseatrial: 80 bytes of output are missing here\n"
+    assert (tmp_path / "rank0.gen0.log").read_bytes() == b"x" * 80 + missing
+    assert (tmp_path / "rank1.gen0.log").read_bytes() == b"y" * 10
+
+
+def test_a_thread_that_cannot_start_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This user has no process left; later he has."""
+    logs = RankLogs(tmp_path, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no process")))
+        logs.take(piece(0, b"one"))
+        assert "3 bytes of its output could not be kept" in logs.notes()[0]
+    logs.take(piece(3, b"two", last=True))
+    logs.close()
+    assert (tmp_path / "rank0.gen0.log").read_bytes() == b"\nseatrial: 3 bytes of output are missing here\ntwo"
+    assert "3 bytes of its output could not be kept" in logs.notes()[0]
 
 
 def test_a_file_that_an_agent_writes_itself_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "rank0.gen0.log").write_text("whole\n")
     logs = RankLogs(tmp_path, 1)
     logs.take(piece(0, b"other"))
+    logs.close()
     assert (tmp_path / "rank0.gen0.log").read_text() == "whole\n"
     assert logs.notes() == []
 
@@ -155,7 +214,8 @@ def test_nothing_is_replaced_and_no_link_followed(tmp_path: Path, kind: str) -> 
     folder = tmp_path / "run"
     folder.mkdir()
     HOSTILE[kind][0](folder / "rank0.gen0.log")
-    RankLogs(folder, 1).take(piece(0, b"x", last=True))
+    with contextlib.closing(RankLogs(folder, 1)) as logs:
+        logs.take(piece(0, b"x", last=True))
     assert_unharmed(folder / "rank0.gen0.log")
 
 
@@ -194,4 +254,5 @@ def test_a_piece_after_the_last_one_is_refused(tmp_path: Path) -> None:
     logs.take(piece(0, b"one", last=True))
     with pytest.raises(ValueError, match="after the last one"):
         logs.take(piece(3, b"two"))
+    logs.close()
     assert (tmp_path / "rank0.gen0.log").read_text() == "one"

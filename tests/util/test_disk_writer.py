@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,50 @@ def test_what_is_written_after_an_end_that_did_not_wait_is_written(disk: SlowDis
     assert (tmp_path / "a").read_bytes() == b"first second"
     writer.close(file)
     assert writer.end(time.monotonic() + 20)
+
+
+def test_a_file_that_another_process_made_is_left_to_it(writer: DiskWriter, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("theirs")
+    files = [writer.open(str(tmp_path / name), _WORDS, is_new=True) for name in "ab"]
+    for file in files:
+        writer.write(file, b"ours")
+    _finish(writer)
+    assert [(file.is_there, file.is_refused, file.unwritten_bytes) for file in files] == [(True,) * 2 + (4,), (0, 0, 0)]
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["theirs", "ours"]
+
+
+def test_what_is_closed_has_come_to_its_end_before_the_next_opens(
+    writer: DiskWriter, disk: SlowDisk, tmp_path: Path
+) -> None:
+    """The second log of a name waited behind a part of the first one, and got what followed of it."""
+    disk.freeze()
+    other, first = (writer.open(str(tmp_path / name), _WORDS) for name in ("other", "log"))
+    for file in (other, first):
+        writer.write(file, b"1" * (5 << 20))
+    writer.close(first, partial(os.rename, tmp_path / "log", tmp_path / "log.1"))
+    second = writer.open(str(tmp_path / "log"), _WORDS)
+    writer.write(second, b"2")
+    disk.thaw()
+    _finish(writer)
+    assert (tmp_path / "log").read_bytes() == b"2"
+    assert {(tmp_path / name).read_bytes() for name in ("other", "log.1")} == {b"1" * (5 << 20)}
+
+
+def test_a_file_that_cannot_be_opened_again_lacks_what_came_then(
+    writer: DiskWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_writer, "_MOST_OPEN", 1)
+    file = writer.open(str(tmp_path / "a"), _WORDS)
+    writer.write(file, b"one ")
+    writer.open(str(tmp_path / "b"), _WORDS)
+    _finish(writer)
+    (tmp_path / "a").rename(tmp_path / "aside")
+    (tmp_path / "a").mkdir()
+    writer.write(file, b"two ")
+    _finish(writer)
+    (tmp_path / "a").rmdir()
+    (tmp_path / "aside").rename(tmp_path / "a")
+    writer.write(file, b"three")
+    _finish(writer)
+    assert (tmp_path / "a").read_bytes() == b"one [4 missing]three"
+    assert file.missing_bytes == 4

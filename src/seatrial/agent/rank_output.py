@@ -97,7 +97,7 @@ class RankOutput:
 
     def missing(self) -> Iterator[str]:
         """Yield a sentence for each file in which output of ranks that have ended is missing, or is not yet."""
-        found = [(log.file, log.file.missing_bytes + len(log.file.waiting)) for log in self._logs]
+        found = [(log.file, log.file.unwritten_bytes) for log in self._logs]
         found = [(file, missing_bytes) for file, missing_bytes in found if missing_bytes]
         for file, missing_bytes in found[:_MOST_NAMED]:
             why = file.error or f"the disk has not answered for {self._disk.silent_s():.0f} s"

@@ -195,7 +195,7 @@ def _conduct(
         try:
             return target.submit_and_follow(job, run, folder, record, receive, signals)
         finally:
-            _end_output(logs, job, on_event)
+            _end_output(logs, job, on_event, signals)
     on_event(run)
     for reason in job.absent:
         on_event(source.event(NoteEvent(kind="note", severity="warn", text=f"left out: {reason}")))
@@ -240,8 +240,11 @@ def _conduct(
         server.serve(conductor(time.monotonic()), job.nodes, source, on_idle)
     finally:
         server.close()
-        _end_output(logs, job, on_event)
-        _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
+        try:
+            _note_leftovers(driver.cleanup(), Source(job.run, "launch"), on_event)
+        finally:
+            # Last: a disk that answers nothing must keep no process running.
+            _end_output(logs, job, on_event, signals)
     was_interrupted = bool(signals)
     is_unanswered = compares and was_interrupted and search.is_pending
     found, on_hosts = search.end(waits=not was_interrupted), Source(job.run, "hosts")
@@ -298,9 +301,9 @@ def _idle_news(
     return news
 
 
-def _end_output(logs: RankLogs, job: Processes, on_event: OnEvent) -> None:
+def _end_output(logs: RankLogs, job: Processes, on_event: OnEvent, signals: Sequence[int]) -> None:
     """Note what the files of a program's ranks lack. The output of a trial is no evidence."""
-    logs.close()
+    logs.close(lambda: len(signals) > 1)
     if isinstance(job, ProgramJob) and (notes := logs.notes()):
         _add([NoteEvent(kind="note", severity="warn", text=text) for text in notes], Source(job.run, LOGS), on_event)
 

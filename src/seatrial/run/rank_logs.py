@@ -1,24 +1,30 @@
-"""The files with the output of remote ranks, as it arrives from their agents in pieces."""
+"""The files with the output of remote ranks, as it arrives from their agents in pieces.
+
+A thread writes them: agents that hear nothing for 30 s end their ranks, and the disk may answer nothing for longer.
+"""
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import io
+import time
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.files import create, open_to_append, open_to_read
 from seatrial.protocol.commands import PIECE_BYTES, RankLog
 from seatrial.protocol.fields import MOST_GENERATIONS
+from seatrial.util.disk_writer import DiskWriter, WrittenFile
 
 _MAX_RANK_BYTES = 1 << 30
 """For all files of a rank together: an agent that lies must not fill the disk of the controller."""
-_MOST_OPEN = 64
-"""Files that stay open: on a disk of the network opening one may take tens of milliseconds, and a piece may be a byte.
-"""
+_MOST_WAITING_BYTES = 256 << 20
+"""Bytes of all ranks that wait for the disk: at 1 MB/s, those of four minutes."""
+_LAST_WRITE_S = 60.0
+"""Time for the disk to take the rest at the end."""
+_GAP_WORDS = b"\nseatrial: %d bytes of output are missing here\n"
 _MOST_NOTES = 8
 
 
@@ -27,15 +33,14 @@ class _File:
     """The file of one rank and generation."""
 
     rank: int
-    has_bytes: int = 0
-    """Bytes of output up to which the file is written, gaps included."""
     total_bytes: int = 0
     """Bytes of output of which this process knows."""
-    gap_bytes: int = 0
+    lost_bytes: int = 0
+    """Of these, bytes that came while nothing could write them."""
     is_complete: bool = False
     """Whether the last piece has arrived."""
-    is_other: bool = False
-    """Whether somebody else writes this file: an agent on this machine, which reaches the folder."""
+    is_closed: bool = False
+    written: WrittenFile | None = None
 
 
 class RankLogs:
@@ -50,8 +55,7 @@ class RankLogs:
         """Rank -> the generation of its last piece. Its agent sends the output of one after the other, so that one file
         of each rank is written at a time."""
         self._files: dict[str, _File] = {}
-        self._open: dict[str, io.FileIO] = {}
-        """The files that were written last, the latest at the end."""
+        self._disk = DiskWriter()
         self._rank_bytes: Counter[int] = Counter()
         """Rank -> bytes in all of its files."""
 
@@ -78,77 +82,72 @@ class RankLogs:
             raise ValueError(f"a piece of output has more than {PIECE_BYTES} bytes, or is cut")
         name = f"rank{rank}.gen{generation}.log"
         if generation > self._newest[rank]:
-            self._close(f"rank{rank}.gen{self._newest[rank]}.log")
+            if (before := self._files.get(f"rank{rank}.gen{self._newest[rank]}.log")) is not None:
+                self._close(before)
             self._newest[rank] = generation
-        if name not in self._files:
-            self._files[name] = _File(rank=rank, is_other=not self._create(name))
-        file = self._files[name]
+        file = self._files.setdefault(name, _File(rank=rank))
         if file.is_complete or at < file.total_bytes:
             raise ValueError(f"rank {rank}: a piece of output came twice, or after the last one")
         file.is_complete = message["last"] is True
-        if not file.is_other:
-            self._append(name, file, at, piece)
+        gap_bytes, file.total_bytes = at - file.total_bytes, at + len(piece)
+        with contextlib.suppress(RuntimeError):  # this user has no process left: the next piece tries again
+            file.written = file.written or self._opened(name)
+        if file.written is None:
+            file.lost_bytes += gap_bytes + len(piece)
+        else:
+            self._append(file, file.written, gap_bytes, piece)
         if file.is_complete:
-            self._close(name)
+            self._close(file)
 
-    def close(self) -> None:
-        """Close all files."""
-        for name in list(self._open):
-            self._close(name)
+    def close(self, hurries: Callable[[], bool] = lambda: False) -> None:
+        """Close all files, once the disk has taken what waits for it, or a minute is over.
 
-    def _close(self, name: str) -> None:
-        if name in self._open:
-            with contextlib.suppress(OSError):
-                self._open.pop(name).close()
+        ``hurries``: asked ten times a second whether to wait no more.
+        """
+        for file in self._files.values():
+            self._close(file)
+        self._disk.end(time.monotonic() + _LAST_WRITE_S, hurries)
 
-    def _create(self, name: str) -> bool:
-        """Return whether this process is the one that writes the file; what it cannot write is counted."""
-        path = self._folder / name
-        with contextlib.suppress(OSError):
-            try:
-                create(path, run_folder=True).close()
-            except FileExistsError:
-                # One that a neighbor has put there has no output.
-                open_to_read(path, run_folder=True).close()
-                return False
-        return True
+    def _close(self, file: _File) -> None:
+        if file.written is not None and not file.is_closed:
+            file.is_closed = True
+            self._disk.close(file.written)
 
-    def _append(self, name: str, file: _File, at: int, piece: bytes) -> None:
-        gap = at - file.has_bytes
-        head = b"\nseatrial: %d bytes of output are missing here\n" % gap if gap else b""
-        file.total_bytes = at + len(piece)
-        if self._rank_bytes[file.rank] + len(head) + len(piece) > _MAX_RANK_BYTES:
+    def _opened(self, name: str) -> WrittenFile:
+        # Where an agent on this machine reaches the folder, the file that is there is its own.
+        return self._disk.open(str(self._folder / name), _GAP_WORDS.__mod__, _MOST_WAITING_BYTES, is_new=True)
+
+    def _append(self, file: _File, written: WrittenFile, gap_bytes: int, piece: bytes) -> None:
+        self._disk.leave_out(written, gap_bytes + file.lost_bytes)
+        file.lost_bytes = 0
+        head_bytes = len(_GAP_WORDS % written.left_out_bytes) if written.left_out_bytes else 0
+        if self._rank_bytes[file.rank] + head_bytes + len(piece) > _MAX_RANK_BYTES:
+            self._disk.leave_out(written, len(piece))
             return
-        try:
-            written = self._opened(name).write(head + piece)
-        except OSError:
-            self._close(name)
-            return
-        self._rank_bytes[file.rank] += written
-        if written > len(head):
-            file.gap_bytes += gap
-            file.has_bytes = at + written - len(head)
-
-    def _opened(self, name: str) -> io.FileIO:
-        opened = self._open.pop(name, None) or open_to_append(self._folder / name, run_folder=True)
-        self._open[name] = opened
-        if len(self._open) > _MOST_OPEN:
-            self._close(next(iter(self._open)))
-        return opened
+        self._rank_bytes[file.rank] += head_bytes + len(piece)
+        self._disk.write(written, piece)
 
     def notes(self) -> list[str]:
         """Return what is missing, a sentence for each rank."""
         found = []
         for name, file in sorted(self._files.items(), key=lambda item: item[1].rank):
-            if file.is_other:
+            if file.written is not None and file.written.is_there:
                 continue
-            missing_bytes = file.gap_bytes + file.total_bytes - file.has_bytes
+            missing_bytes = file.lost_bytes + (file.written.unwritten_bytes if file.written is not None else 0)
             if missing_bytes:
                 found.append(
                     f"rank {file.rank}: {missing_bytes} bytes of its output could not be kept: its node could not"
-                    f" send them in time, or this disk takes no more; {name} says where they are missing, unless that"
-                    " is the end"
+                    f" send them in time, or this disk did not take them{self._why(file.written)}; {name} says where"
+                    " they are missing, unless that is the end"
                 )
             elif not file.is_complete:
                 found.append(f"rank {file.rank}: the end of its output did not arrive, so {name} may be cut")
         return [*found[:_MOST_NOTES], *([f"and {len(found) - _MOST_NOTES} more"] if len(found) > _MOST_NOTES else [])]
+
+    def _why(self, written: WrittenFile | None) -> str:
+        """Return what the disk said, or that it says nothing, in parentheses."""
+        if written is None:
+            return " (this user has no process left)"
+        if written.error:
+            return f" ({written.error})"
+        return f" (it has not answered for {self._disk.silent_s():.0f} s)" if written.waiting else ""

@@ -13,10 +13,10 @@ import math
 import os
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
-from seatrial.files import open_to_append
+from seatrial.files import create, open_to_append, open_to_read
 
 _FULL_BYTES = 16 << 20
 """Waiting bytes from which nothing should come that can wait elsewhere."""
@@ -25,16 +25,26 @@ MOST_BYTES = 32 << 20
 in as many agents, and must not be short of memory for a disk."""
 _PIECE_BYTES = 1 << 20
 """Written at once. The disk answers after each piece, so that a slow one is not taken for one that answers nothing."""
+_MOST_OPEN = 64
+"""Files that stay open: on a disk of the network opening one may take tens of milliseconds, and a piece may be a byte.
+"""
 
 
 class WrittenFile:
     """One file. Only its writer's methods change it."""
 
     def __init__(
-        self, path: str, words_of_gap: Callable[[int], bytes], most_bytes: int, *, syncs: bool, returns: bool
+        self,
+        path: str,
+        words_of_gap: Callable[[int], bytes],
+        most_bytes: int,
+        *,
+        syncs: bool,
+        returns: bool,
+        is_new: bool,
     ) -> None:
         self.path, self.words_of_gap, self.most_bytes = path, words_of_gap, most_bytes
-        self.syncs, self.returns = syncs, returns
+        self.syncs, self.returns, self.is_new = syncs, returns, is_new
         self.waiting = bytearray()
         self.missing_bytes = 0
         """Bytes that will never be in the file."""
@@ -46,8 +56,17 @@ class WrittenFile:
         """Why the disk took no more, where it said so."""
         self.is_refused = False
         """Whether it could not be opened. If it ``returns`` what was written, that waits then for ``take_back``."""
+        self.is_there = False
+        """Whether it was to be a new one, and another process of ours had made it."""
         self.is_closing = False
+        self.then: Callable[[], None] = lambda: None
+        """Called once it is closed."""
         self.opened: io.FileIO | None = None
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Bytes that are not in the file by now."""
+        return self.missing_bytes + len(self.waiting)
 
 
 class DiskWriter:
@@ -55,8 +74,10 @@ class DiskWriter:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._due: deque[WrittenFile] = deque()
-        """Files that are to be opened, written to or closed, each of them once."""
+        self._due: OrderedDict[WrittenFile, None] = OrderedDict()
+        """Files that are to be opened, written to or closed."""
+        self._open: OrderedDict[WrittenFile, None] = OrderedDict()
+        """The files that are open, the one that was written last at the end. Only the thread changes it."""
         self._num_waiting = 0
         self._busy_since = math.inf
         """When the disk was asked for what it has not done yet."""
@@ -72,6 +93,7 @@ class DiskWriter:
         *,
         syncs: bool = False,
         returns: bool = False,
+        is_new: bool = False,
     ) -> WrittenFile:
         """Have a file of the run opened to append.
 
@@ -81,9 +103,10 @@ class DiskWriter:
             most_bytes: waiting bytes of all files with which this one takes no more.
             syncs: closing it writes it to the disk.
             returns: the caller takes back what was written where the file cannot be opened; else that is missing.
+            is_new: one that exists is refused.
         """
         most_bytes = MOST_BYTES if most_bytes is None else most_bytes
-        file = WrittenFile(path, words_of_gap, most_bytes, syncs=syncs, returns=returns)
+        file = WrittenFile(path, words_of_gap, most_bytes, syncs=syncs, returns=returns, is_new=is_new)
         with self._changed:
             self._put(file)
         return file
@@ -95,16 +118,20 @@ class DiskWriter:
                 file.missing_bytes += len(piece)
                 return
             if self._num_waiting + len(piece) > file.most_bytes:
-                file.missing_bytes += len(piece)
-                file.left_out_bytes += len(piece)
+                _leave_out(file, len(piece))
                 return
             self._append(file, piece)
 
-    def close(self, file: WrittenFile) -> None:
-        """Have a file closed once all is written."""
+    def leave_out(self, file: WrittenFile, num_bytes: int) -> None:
+        """Have the file say, before what is written next, that so many bytes are missing."""
+        with self._changed:
+            _leave_out(file, num_bytes)
+
+    def close(self, file: WrittenFile, then: Callable[[], None] = lambda: None) -> None:
+        """Have a file closed once all is written, before any is opened later, and ``then`` called."""
         with self._changed:
             self._append(file, b"")
-            file.is_closing = True
+            file.is_closing, file.then = True, then
 
     def take_back(self, file: WrittenFile) -> bytes:
         """Return what a file that was refused has not taken."""
@@ -167,7 +194,7 @@ class DiskWriter:
                 # It raises RuntimeError where this user has no process left: nothing is due then.
                 thread.start()
                 self._thread = thread
-            self._due.append(file)
+            self._due[file] = None
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -178,13 +205,12 @@ class DiskWriter:
                         self._thread = None
                         return
                     self._changed.wait()
-                file = self._due.popleft()
+                file, _ = self._due.popitem(last=False)
                 piece = bytes(file.waiting[:_PIECE_BYTES])
                 closes = file.is_closing and len(piece) == len(file.waiting)
                 self._busy_since = time.monotonic()
             lost_bytes = 0 if file.is_refused else _carry_out(file, piece)
-            if closes:
-                _close(file)
+            self._bound_open(file, closes=closes)
             with self._changed:
                 self._busy_since = math.inf
                 file.missing_bytes += lost_bytes
@@ -198,17 +224,40 @@ class DiskWriter:
                     self._num_waiting -= len(piece)
                     if file.waiting:
                         self._put(file)
+                        if file.is_closing:
+                            self._due.move_to_end(file, last=False)
                 self._changed.notify_all()
+
+    def _bound_open(self, file: WrittenFile, *, closes: bool) -> None:
+        """Close a file that has ended, or else the one that was written longest ago, where too many are open."""
+        self._open.pop(file, None)
+        if closes:
+            _close(file)
+            with contextlib.suppress(OSError):
+                file.then()
+        elif file.opened is not None and not file.opened.closed:
+            self._open[file] = None
+        if len(self._open) > _MOST_OPEN:
+            _close(self._open.popitem(last=False)[0])
+
+
+def _leave_out(file: WrittenFile, num_bytes: int) -> None:
+    file.missing_bytes += num_bytes
+    file.left_out_bytes += num_bytes
 
 
 def _carry_out(file: WrittenFile, piece: bytes) -> int:
     """Open the file, unless it is open, and write the piece. Return how many bytes of it the disk did not take."""
     if file.opened is None or file.opened.closed:
         try:
-            file.opened = open_to_append(file.path, run_folder=True)
+            file.opened = _opened(file)
         except OSError as error:
-            file.error, file.is_refused = error.strerror or str(error), True
-            return 0
+            file.error = error.strerror or str(error)
+            if file.opened is None:
+                file.is_refused = True
+                return 0
+            file.lost_bytes += len(piece)
+            return len(piece)
     if not piece:
         return 0
     head = file.words_of_gap(file.lost_bytes) if file.lost_bytes else b""
@@ -225,6 +274,18 @@ def _carry_out(file: WrittenFile, piece: bytes) -> int:
     lost_bytes = min(len(piece), len(data) - written)
     file.lost_bytes = lost_bytes + (file.lost_bytes if written < len(head) else 0)
     return lost_bytes
+
+
+def _opened(file: WrittenFile) -> io.FileIO:
+    if not file.is_new or file.opened is not None:
+        return open_to_append(file.path, run_folder=True)
+    try:
+        return create(file.path, run_folder=True)
+    except FileExistsError:
+        # It refuses one that a neighbor has put there.
+        open_to_read(file.path, run_folder=True).close()
+        file.is_there = True
+        raise
 
 
 def _close(file: WrittenFile) -> None:
