@@ -79,8 +79,8 @@ _USES: dict[str, Callable[[Path], Any]] = {
         {"path": str(chain), **_NOBODY}, start.trusted_users, start.way_to
     ),
     "py-spy": lambda chain: py_spy.find("/bin/python", {"PATH": str(chain)}),
-    "a folder for reports": lambda chain: write_somewhere(conclude([]), chain),
-    "the folder of a run": lambda chain: write_somewhere(conclude([]), _as_run(chain)),
+    "a folder for reports": lambda chain: write_somewhere(conclude([]), chain, ""),
+    "the folder of a run": lambda chain: write_somewhere(conclude([]), _as_run(chain), ""),
 }
 
 

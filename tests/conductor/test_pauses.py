@@ -10,6 +10,7 @@ import time
 
 import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
+from event_streams import event_of
 
 from seatrial.conductor import pauses
 from seatrial.conductor.pauses import Pauses
@@ -66,3 +67,55 @@ def test_after_a_pause_the_first_error_waits_for_others() -> None:
     later = fleet.now + 100.0
     assert not fleet.conductor.tick(later + 0.5, later + 0.5).events
     assert [event["kind"] for event in fleet.conductor.tick(later + 1.1, later + 1.1).events] == ["trouble"]
+
+
+class _Busy(SimulatedProgram):
+    """Under a controller that is busy with something else from 10 s until 45 s."""
+
+    def _tick(self) -> None:
+        if 10.0 <= self.now < 45.0:
+            self.later(0.25, self._tick)
+        else:
+            super()._tick()
+
+
+def _end_agents(fleet: SimulatedProgram, *nodes: int) -> None:
+    """As agents do that hear nothing for 30 s."""
+    for node in nodes:
+        for number, rank in list(fleet.agents[node].ranks.items()):
+            rank.signaled = True
+            fleet._act(rank, number, Act(at_s=0.0, what="exit", code=-9))
+        fleet.say(node, event_of(fleet.agents[node].source, "end"))
+        fleet.agents[node].open = False
+
+
+_RUNS = [Act(at_s=100.0, what="exit")]
+
+
+@pytest.mark.parametrize("ended", [(0, 1), (0,), (1,)])
+@pytest.mark.parametrize("followed", [False, True])
+def test_agents_that_a_busy_controller_left_alone_are_not_named(*, ended: tuple[int, ...], followed: bool) -> None:
+    """Its disk answered nothing for 35 s, and a healthy node was named as lost."""
+    acts = {(0, rank): _RUNS for rank in range(4)}
+    if followed:  # A rank of another node complains of those that its agent ended.
+        acts[(0, 1)] = [Act(at_s=41.2, what="exit", code=1, last=("RuntimeError: Connection closed by peer",))]
+    at_s = [(41.0, lambda fleet: _end_agents(fleet, *ended))]
+    outcome = _Busy(config(watched=False), acts, at_s=at_s, unread=(10.0, 35.0)).run()
+    assert outcome["how"] == "failed"
+    assert outcome["text"].startswith("this controller sent nothing to the agents for 3")
+    assert "node" not in outcome["text"]
+    assert "rank " not in outcome["text"]
+
+
+def test_a_rank_that_fails_while_the_controller_is_busy_is_named() -> None:
+    acts = {(0, rank): _RUNS for rank in range(4)}
+    acts[(0, 2)] = [Act(at_s=20.0, what="exit", code=-11)]
+    at_s = [(41.0, lambda fleet: _end_agents(fleet, 0, 1))]
+    outcome = _Busy(config(watched=False), acts, at_s=at_s, unread=(10.0, 35.0)).run()
+    assert outcome["text"].startswith("rank 2 on node n1 was killed by signal 11")
+
+
+def test_a_node_that_is_lost_later_is_named() -> None:
+    acts = {(0, rank): _RUNS for rank in range(4)}
+    outcome = _Busy(config(watched=False), acts, at_s=[(70.0, lambda fleet: fleet.lose(1))], unread=(10.0, 35.0)).run()
+    assert outcome["text"] == "node 1 (n1) was lost: the control connection was closed"

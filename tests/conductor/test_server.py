@@ -383,7 +383,7 @@ def test_an_agent_that_leaves_half_way_is_recorded(leave_at: str, outcomes: list
 
 
 def test_ranks_are_ended_before_what_happened_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow disk, or the interim report of a large fleet, takes longer than nodes have to end their ranks."""
+    """To keep an event may take longer than nodes have to end their ranks."""
     asked = threading.Event()
     kept_first: list[str] = []
     keep = Served._keep

@@ -7,6 +7,7 @@ shell around it: agents join, are heard, are lost, receive heartbeats, kill thei
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, cast
@@ -17,10 +18,12 @@ from seatrial.conductor.origin import brief, require_order, validate_origin
 from seatrial.conductor.rank_status import RankStatus
 from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
 from seatrial.protocol.events import EndEvent, Event, InterruptedEvent
-from seatrial.protocol.timeouts import HEARTBEAT_S, NODE_SILENT_S, OUTPUT_S
+from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, HEARTBEAT_S, NODE_SILENT_S, OUTPUT_S
 
 END_S = 10.0
 """Seconds for ranks to quit or to be killed, and for agents to stop."""
+_LONGEST_GAP_S = CONDUCTOR_SILENT_S - HEARTBEAT_S
+"""Between two heartbeats; after a longer one agents take this process for dead."""
 
 
 class BaseConductor(ABC):
@@ -52,6 +55,8 @@ class BaseConductor(ABC):
         """Time at which the agents were asked to stop."""
         self._actions = Actions()
         self._heartbeat_at = now
+        self._silence = (-math.inf, 0.0)
+        """End and length of the last gap between heartbeats after which agents take this process for dead."""
         self._read_until = now
         """All that had arrived by then was taken in. By this time, not by ``now``, a node is silent, still or late: an
         answer may lie unread for as long as it takes to read what others sent. A deadline is set from ``now`` on."""
@@ -122,6 +127,8 @@ class BaseConductor(ABC):
         """Act on the time that has passed: heartbeats, silent nodes, hangs, deadlines."""
         self._read_until = read_until
         if now - self._heartbeat_at >= HEARTBEAT_S:
+            if now - self._heartbeat_at > _LONGEST_GAP_S:
+                self._silence = (now, now - self._heartbeat_at)
             self._heartbeat_at = now
             self._send_all(Heartbeat(kind="heartbeat"))
         for node, heard_at in self._heard_at.items():
@@ -192,6 +199,16 @@ class BaseConductor(ABC):
         """End the ranks: the run was just interrupted."""
 
     # Shared steps
+
+    def _unheard_s(self, now: float) -> float:
+        """Return for how long the agents hear nothing from this process, or did not a moment ago; 0: they hear it.
+
+        Agents that end then do so because of this process.
+        """
+        if now - self._heartbeat_at > _LONGEST_GAP_S:
+            return now - self._heartbeat_at
+        ended_at, unheard_s = self._silence
+        return unheard_s if now - ended_at < NODE_SILENT_S else 0.0
 
     def _note_started(self, ranks: Collection[int]) -> None:
         self._printing |= {(rank, self._generation) for rank in ranks}

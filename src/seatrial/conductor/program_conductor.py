@@ -256,7 +256,7 @@ class ProgramConductor(BaseConductor):
     def _receive_exit(self, rank: int, event: ExitEvent, now: float) -> None:
         code, is_oom, phase = int(event["code"]), "oom_limit_bytes" in event, brief(event["phase"])
         said = last_lines(event)
-        ended = Exit(
+        self._exits[rank] = ended = Exit(
             rank=rank,
             code=code,
             expected=self._results.get(rank) if self._config.watched else 0,
@@ -269,7 +269,8 @@ class ProgramConductor(BaseConductor):
             and not is_of_device(said)
             and may_come_from_others(phase, code, is_oom=is_oom),
         )
-        self._exits[rank] = ended
+        if ended.ours and self.state is State.RUN and self._unheard_s(now):
+            self._node_lost(self._nodes[rank], "its agent ended its ranks", now)
         if ended.failed:
             self._failed_at = self._failed_at or now
             if text := "" if self._config.watched else fabric_error(ended):
@@ -285,8 +286,7 @@ class ProgramConductor(BaseConductor):
                 self._fail_first(now)
             elif nodes := sorted({self._nodes[rank] for rank, ended in self._exits.items() if ended.ours}):
                 # Nobody had asked for that: an agent does so where it hears nothing from this process.
-                detail = "its agent ended its ranks"
-                self._fail(lost_nodes([Loss(node=node, at=now, detail=detail) for node in nodes]), now)
+                self._fail(lost_nodes([self._loss(node, "its agent ended its ranks", now) for node in nodes]), now)
             else:
                 self._stop(now)
         elif self.state is State.TERMINATE:
@@ -410,12 +410,10 @@ class ProgramConductor(BaseConductor):
             if not self._losses and only_witnesses(self._exits, self._errors):
                 late = late_failure(self._exits, self._errors, self._stacks, running, self._on_host)
             failure = late or with_peers(failure, self._exits, running, self._on_host)
-        rank = failure.suspicions[0].rank
-        if rank is not None and rank in self._exits:
-            ended = self._exits[rank]
+        if (ended := None if failure.rank is None else self._exits.get(failure.rank)) is not None:
             # A training reports the errors of its ranks itself.
             others = "" if failure.whole or self._config.watched else "; ".join(peers(ended, self._exits, running))
-            found = (others, advice(ended, self._on_host(rank), lacks_script_here=self._config.lacks_script_here))
+            found = (others, advice(ended, self._on_host(ended.rank), lacks_script_here=self._config.lacks_script_here))
             self._notes = [note for note in found if note]
         self._fail(failure, now)
 
@@ -456,16 +454,19 @@ class ProgramConductor(BaseConductor):
             self._give_up({node: detail}, now)
         elif self.state is State.RUN:
             # A launcher that ends the whole job ends its agents one after the other.
-            self._losses.append(Loss(node=node, at=now, detail=detail))
+            self._losses.append(self._loss(node, detail, now))
             self._failed_at = self._failed_at or now
         elif self.state is State.TERMINATE and self._signaled and node not in self._signaled:
             # The signal was what the launcher of the job made of the loss, and it arrived first.
-            self._failure = self._failure or lost_nodes([Loss(node=node, at=now, detail=detail)])
+            self._failure = self._failure or lost_nodes([self._loss(node, detail, now)])
+
+    def _loss(self, node: int, detail: str, now: float) -> Loss:
+        return Loss(node=node, at=now, detail=detail, unheard_s=self._unheard_s(now))
 
     def _give_up(self, nodes: Mapping[int, str], now: float) -> None:
         """Stop: no rank is running, and without these nodes none will. ``nodes``: node -> how it was lost."""
         self._gone |= nodes.keys()
-        self._failure = lost_nodes([Loss(node=node, at=now, detail=detail) for node, detail in nodes.items()])
+        self._failure = lost_nodes([self._loss(node, detail, now) for node, detail in nodes.items()])
         self._stop(now)
 
     def _fail(self, failure: Failure, now: float) -> None:
@@ -553,7 +554,7 @@ class ProgramConductor(BaseConductor):
         if failure is not None and not (self._interrupted_by and self._may_restart(failure)):
             outcome["how"] = "refused" if failure.refused else "failed" if self._generation >= 0 else "absent"
             outcome["text"] = self._sentence(failure)
-            first = next((suspicion.rank for suspicion in failure.suspicions), None)
+            first = failure.rank
             # Where the rank itself reported the error, its last lines add nothing.
             reported = self._config.watched and first in self._errors
             if self._notes:

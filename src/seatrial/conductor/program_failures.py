@@ -21,6 +21,7 @@ from seatrial.protocol.fabric_errors import (
     says_why_aborted,
 )
 from seatrial.protocol.own_errors import in_one_line, message_at, own_cause
+from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S
 from seatrial.util.text import quoted, signal_words
 
 _TOGETHER_S = 0.25
@@ -54,6 +55,10 @@ _ROOT_CAUSE = "Root Cause (first observed failure):"
 """What torchrun prints last of several failures."""
 _EXCEPTION = "terminated with exception: "
 """Words of the watchdog before the exception that ended it."""
+_LEFT_ALONE = (
+    "this controller sent nothing to the agents for %.0f s, and agents end their ranks after %.0f s without a word from"
+    " it; see what kept it from its work (its host was asleep or out of memory, or a disk or a terminal did not answer)"
+)
 _NOISE = re.compile(r"(?:\[[A-Za-z_]{1,20}\d{1,9}\]:)* ?\[[WI]\d{0,8}[ \]]|.{1,300} NCCL INFO ")
 """Before the lines of torch and NCCL that tell no error."""
 _THREADS_LEFT = "terminate called without an active exception"
@@ -97,6 +102,8 @@ class Loss:
     """Time of the news, in monotonic seconds."""
     detail: str
     """How it was lost."""
+    unheard_s: float = 0.0
+    """For how long its agent had heard nothing from this process, which may be why it ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +119,11 @@ class Failure:
     """The request was wrong, so a restart does not help."""
     whole: bool = False
     """The text is the whole sentence."""
+
+    @property
+    def rank(self) -> int | None:
+        """The first rank that it names."""
+        return self.suspicions[0].rank if self.suspicions else None
 
     def sentence(self, hosts: Mapping[int, str], names: Mapping[int, str]) -> str:
         """Return a sentence without its full stop.
@@ -207,8 +219,11 @@ def only_one_with_exception(exits: Mapping[int, Exit], errors: Collection[int]) 
 
 
 def lost_nodes(losses: Sequence[Loss]) -> Failure:
-    """Return the failure that names these nodes."""
-    suspicions = (Suspicion(how="lost", node=loss.node, detail=loss.detail) for loss in losses)
+    """Return the failure that names these nodes, but for those that this process left alone."""
+    suspicions = [Suspicion(how="lost", node=loss.node, detail=loss.detail) for loss in losses if not loss.unheard_s]
+    if not suspicions:
+        text = _LEFT_ALONE % (max(loss.unheard_s for loss in losses), CONDUCTOR_SILENT_S)
+        return Failure(suspicions=(), text=text, whole=True)
     return Failure(suspicions=tuple(suspicions), text="")
 
 

@@ -33,9 +33,8 @@ def with_peers(
     Where no other rank had ended or complained, nobody was lost: then the rank has failed, whatever its words. The one
     rank that had ended with 0 before is the first: its last output is shown. ``on_host``: rank -> " on HOST".
     """
-    first = failure.suspicions[0]
-    ended = None if first.rank is None else exits.get(first.rank)
-    if first.how != "error" or ended is None:
+    ended = None if failure.rank is None else exits.get(failure.rank)
+    if ended is None or (first := failure.suspicions[0]).how != "error":
         return failure
     others = [other for other in exits.values() if other is not ended and not other.ours]
     is_alone = not any(other.at <= ended.at + _TOGETHER_S or other.code != 0 for other in others)

@@ -108,14 +108,17 @@ def _not_copied(path: Path, error: OSError) -> str:
     return f"{path} is no copy of this report ({error.strerror or error}){there}."
 
 
-def write_somewhere(conclusion: Conclusion, out: Path) -> tuple[Written | None, str]:
+def write_somewhere(conclusion: Conclusion, out: Path, problem: str) -> tuple[Written | None, str]:
     """Write all formats into ``out``, or into a new temporary folder if that fails.
 
     Returns the paths, None if both failed, and the problem in words, empty if there was none. The measurements of a
     whole trial must not be lost because one folder is full.
+
+    ``problem``: why nothing can be written into ``out``; empty: nothing is known against it.
     """
     try:
-        return write_reports(conclusion, out), ""
+        if not problem:
+            return write_reports(conclusion, out), ""
     except RequestError as error:
         problem = str(error)
     try:

@@ -93,7 +93,7 @@ def run_trial(
             # Nothing of the cluster was seen: no report, which would lie beside those that are handed over.
             _remove(folder, recorder.path)
             raise RequestError(refused)
-        written, problem = write_somewhere(conclusion, out)
+        written, problem = write_somewhere(conclusion, out, interim.close())
         if problem:
             recorder.note(problem)
             conclusion = conclude(recorder.events)
