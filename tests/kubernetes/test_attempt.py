@@ -260,7 +260,6 @@ def test_no_newer_pod_replaces_the_first_one_while_it_runs(tmp_path: Path) -> No
         objects=objects,
         job=cluster.job,
         run_log=cluster.run_log,
-        folder=tmp_path,
         print_line=cluster.printed.append,
     )
     newer = running(0, "y")
@@ -279,6 +278,7 @@ def test_no_newer_pod_replaces_the_first_one_while_it_runs(tmp_path: Path) -> No
             assert follower.first_log.pod.name == "trial-1-0-x"
     finally:
         follower.close()
+        assert [*cluster.run_log.copies.finish(lambda: False)] == []
 
 
 @pytest.fixture

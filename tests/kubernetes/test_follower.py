@@ -18,9 +18,7 @@ def followed(cluster: Cluster, folder: Path, *, under_mpi: bool = False) -> PodF
     cluster.attempt()
     objects = AppliedObjects(cluster.kubectl, "job", OBJECTS)
     job = replace(cluster.job, detail=replace(cluster.job.detail, under_mpi=under_mpi))
-    return PodFollower(
-        objects=objects, job=job, run_log=cluster.run_log, folder=folder, print_line=cluster.printed.append
-    )
+    return PodFollower(objects=objects, job=job, run_log=cluster.run_log, print_line=cluster.printed.append)
 
 
 @pytest.mark.parametrize(("under_mpi", "told"), [(True, 100), (False, 0)])

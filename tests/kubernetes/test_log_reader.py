@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from seatrial.run.record import Recorder
 from seatrial.targets.kubernetes import log_reader
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
 from seatrial.targets.kubernetes.pods import PodStatus, pods_of
 
@@ -42,10 +44,11 @@ class Listener:
 
     def __init__(self, tmp_path: Path, *cases: tuple[str, str]) -> None:
         (self.pod,) = pods_of({"items": [pod()]}, KINDS["job"])
+        self.copies = LogCopies(tmp_path)
         self.texts: list[str] = []
         self.messages: list[dict[str, Any]] = []
         kubectl = Kubectl(program=scripted(tmp_path, *cases), namespace=None)
-        self.log = PodLog(kubectl, self.pod, _TOKEN, tmp_path, self.texts.extend)
+        self.log = PodLog(kubectl, self.pod, _TOKEN, self.copies, self.texts.extend)
 
     def all(self, *, ended: bool = True) -> list[dict[str, Any]]:
         until = time.monotonic() + 20
@@ -55,8 +58,16 @@ class Listener:
                 self.messages += self.log.read(container_ended=ended)
                 time.sleep(0.02)
         finally:
-            self.log.close()
+            self.close()
         return self.messages
+
+    def close(self) -> None:
+        self.log.close()
+        finish(self.copies)
+
+
+def finish(copies: LogCopies) -> None:
+    assert [*copies.finish(lambda: False)] == []
 
 
 def file_of(tmp_path: Path, name: str, content: bytes) -> str:
@@ -221,7 +232,7 @@ def test_a_copy_keeps_what_the_kubelet_has_rotated_away(tmp_path: Path) -> None:
     once = tmp_path / "once"
     first, again = file_of(tmp_path, "first", begin), file_of(tmp_path, "again", rest)
     code = f"if [ -e {once} ]; then cat {again}; else touch {once}; cat {first}; exit 1; fi"
-    logs = PodLogs(Kubectl(program=scripted(tmp_path, ("*", code)), namespace=None), tmp_path)
+    logs = _logs(tmp_path, ("*", code))
     logs.close([ended])
     assert (tmp_path / f"{ended.name}.log").read_bytes() == b"".join(lines)
 
@@ -230,7 +241,7 @@ def test_the_copy_of_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(log_reader, "_MAX_COPY_BYTES", 1_000)
     (ended,) = pods_of({"items": [pod(status__phase="Succeeded")]}, KINDS["job"])
     log = file_of(tmp_path, "log", stamped([b"x" * 99 + b"\n"] * 50))
-    PodLogs(Kubectl(program=scripted(tmp_path, ("*", f"cat {log}")), namespace=None), tmp_path).close([ended])
+    _logs(tmp_path, ("*", f"cat {log}")).close([ended])
     copy = (tmp_path / f"{ended.name}.log").read_bytes()
     assert copy == (b"x" * 99 + b"\n") * 10 + b"seatrial: the copy of this log ends here, after 1000 bytes\n"
 
@@ -259,7 +270,7 @@ def test_a_flood_is_read_piece_by_piece(then: str, tmp_path: Path, monkeypatch: 
             listener.all()
             assert listener.texts == [f"{number:099}" for number in range(400)]
     finally:
-        listener.log.close()
+        listener.close()
 
 
 def test_a_first_pod_sends_no_more_events_than_all_agents_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,17 +294,16 @@ def test_no_line_of_another_pod_is_decoded(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Decoder, "line", lambda decoder, line: pytest.fail("a line was decoded"))
     (ended,) = pods_of({"items": [pod(status__phase="Succeeded")]}, KINDS["job"])
     log = file_of(tmp_path, "log", stamped([b"before\n", *lines_of(0, EVENTS[0]), b"after\n"]))
-    PodLogs(Kubectl(program=scripted(tmp_path, ("*", f"cat {log}")), namespace=None), tmp_path).close([ended])
+    _logs(tmp_path, ("*", f"cat {log}")).close([ended])
     assert (tmp_path / f"{ended.name}.log").read_text() == "before\nafter\n"
 
 
 def test_logs_that_were_read_keep_no_file_open(tmp_path: Path) -> None:
     """A run of 1,000 pods would reach the limit of open files, and kubectl could no longer be started."""
-    kubectl = Kubectl(program=scripted(tmp_path, ("*", "echo 2026-01-01T00:00:00.1Z done")), namespace=None)
     items = [pod(name=f"run-{number}", status__phase="Succeeded") for number in range(40)]
     pods = list(pods_of({"items": items}, KINDS["job"]))
     before = len(os.listdir("/proc/self/fd"))
-    logs = PodLogs(kubectl, tmp_path)
+    logs = _logs(tmp_path, ("*", "echo 2026-01-01T00:00:00.1Z done"))
     logs.take_pods(pods)
     until = time.monotonic() + 20
     while len(list(tmp_path.glob("*.log"))) < len(pods) or len(os.listdir("/proc/self/fd")) > before:
@@ -303,8 +313,24 @@ def test_logs_that_were_read_keep_no_file_open(tmp_path: Path) -> None:
     logs.close(pods)
 
 
+class _Logs(PodLogs):
+    """All copies are written when a call is over."""
+
+    def read_to_end(
+        self, pods: Sequence[PodStatus], limit_s: float, keep_waiting: Callable[[], bool] = lambda: True
+    ) -> set[str]:
+        try:
+            return super().read_to_end(pods, limit_s, keep_waiting)
+        finally:
+            finish(self._copies)
+
+    def close(self, pods: Sequence[PodStatus]) -> None:
+        super().close(pods)
+        finish(self._copies)
+
+
 def _logs(folder: Path, *cases: tuple[str, str]) -> PodLogs:
-    return PodLogs(Kubectl(program=scripted(folder, *cases), namespace=None), folder)
+    return _Logs(Kubectl(program=scripted(folder, *cases), namespace=None), LogCopies(folder))
 
 
 def _ended(name: str = "run-0", uid: str = "u") -> PodStatus:
@@ -341,6 +367,7 @@ def test_a_log_that_is_read_alone_shares_with_none(tmp_path: Path) -> None:
         polls += 1
         time.sleep(0.1)
     assert polls < 60
+    logs.close([])
     assert (tmp_path / "run-0.log").stat().st_size > 7 << 20
 
 

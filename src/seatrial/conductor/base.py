@@ -55,7 +55,7 @@ class BaseConductor(ABC):
         """Time at which the agents were asked to stop."""
         self._actions = Actions()
         self._heartbeat_at = now
-        self._silence = (-math.inf, 0.0)
+        self._last_gap = (-math.inf, 0.0)
         """End and length of the last gap between heartbeats after which agents take this process for dead."""
         self._read_until = now
         """All that had arrived by then was taken in. By this time, not by ``now``, a node is silent, still or late: an
@@ -128,7 +128,7 @@ class BaseConductor(ABC):
         self._read_until = read_until
         if now - self._heartbeat_at >= HEARTBEAT_S:
             if now - self._heartbeat_at > _LONGEST_GAP_S:
-                self._silence = (now, now - self._heartbeat_at)
+                self._last_gap = (now, now - self._heartbeat_at)
             self._heartbeat_at = now
             self._send_all(Heartbeat(kind="heartbeat"))
         for node, heard_at in self._heard_at.items():
@@ -207,7 +207,7 @@ class BaseConductor(ABC):
         """
         if now - self._heartbeat_at > _LONGEST_GAP_S:
             return now - self._heartbeat_at
-        ended_at, unheard_s = self._silence
+        ended_at, unheard_s = self._last_gap
         return unheard_s if now - ended_at < NODE_SILENT_S else 0.0
 
     def _note_started(self, ranks: Collection[int]) -> None:

@@ -36,7 +36,7 @@ class _File:
     total_bytes: int = 0
     """Bytes of output of which this process knows."""
     lost_bytes: int = 0
-    """Of these, bytes that came while nothing could write them."""
+    """Bytes that came while no thread could be started to write them."""
     is_complete: bool = False
     """Whether the last piece has arrived."""
     is_closed: bool = False

@@ -108,6 +108,7 @@ class DiskWriter:
         most_bytes = MOST_BYTES if most_bytes is None else most_bytes
         file = WrittenFile(path, words_of_gap, most_bytes, syncs=syncs, returns=returns, is_new=is_new)
         with self._changed:
+            self._is_over = False
             self._put(file)
         return file
 
@@ -123,7 +124,7 @@ class DiskWriter:
             self._append(file, piece)
 
     def leave_out(self, file: WrittenFile, num_bytes: int) -> None:
-        """Have the file say, before what is written next, that so many bytes are missing."""
+        """Have the file say, before what is written next, that this number of bytes is missing."""
         with self._changed:
             _leave_out(file, num_bytes)
 
@@ -168,7 +169,7 @@ class DiskWriter:
         return True
 
     def end(self, until: float, hurries: Callable[[], bool] = lambda: False) -> bool:
-        """Wait as ``finish`` does, and have the thread end when the disk has taken all."""
+        """Wait as ``finish`` does, and have the thread end once all is written, unless another file is opened."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

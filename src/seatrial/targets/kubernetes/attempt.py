@@ -73,7 +73,7 @@ class Attempt:
         self._under_mpi: bool = job.detail.under_mpi
         self._restarts: bool = job.detail.workload.max_restarts > 0
         self._min_hosts: int | None = job.detail.min_hosts
-        self._follower = PodFollower(objects=objects, job=job, run_log=run_log, folder=folder, print_line=print_line)
+        self._follower = PodFollower(objects=objects, job=job, run_log=run_log, print_line=print_line)
         self._progress = RunProgress(
             objects=objects,
             job=job,
@@ -161,6 +161,9 @@ class Attempt:
             self._print_line(
                 f"seatrial: the objects are kept (--keep); delete them with: {self._objects.delete_command()}"
             )
+        # Last: no object stays in the cluster because of a disk.
+        for text in self._run_log.copies.finish(lambda: len(self._signals) > 1):
+            self._run_log.note("warn", text)
         return left
 
     # The three ways in which a run ends

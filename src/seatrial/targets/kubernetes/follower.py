@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from seatrial.targets.job import Processes
@@ -56,10 +55,8 @@ class PodFollower:
         objects: AppliedObjects,
         job: Processes,
         run_log: RunLog,
-        folder: Path,
         print_line: Callable[[str], None],
     ) -> None:
-        """``folder``: the folder of the run, which gets a copy of each log."""
         self.pods: tuple[PodStatus, ...] = ()
         """The pods that the API server listed last."""
         self.known: dict[str, PodStatus] = {}
@@ -90,7 +87,7 @@ class PodFollower:
         """Whether its controller has marked it as completed or failed."""
         self.is_unattended = False
         """Whether the workload exists and no controller has written a status for it."""
-        self._objects, self._job, self._run_log, self._folder = objects, job, run_log, folder
+        self._objects, self._job, self._run_log = objects, job, run_log
         self._print_line = print_line
         self._kubectl: Kubectl = job.detail.kubectl
         self._kind = KINDS[job.target]
@@ -106,7 +103,7 @@ class PodFollower:
         self._announced: dict[str, str] = {}
         """uid -> how a kubelet says that it stops this pod."""
         self._suspended = False
-        self._pod_logs = PodLogs(self._kubectl, folder)
+        self._pod_logs = PodLogs(self._kubectl, run_log.copies)
         self._events: Any = None
         """The last warnings of the namespace."""
         self._listed: list[Any] = []
@@ -302,7 +299,7 @@ class PodFollower:
             elif self.first_log is not None:
                 self.first_log.close()
             agents = self._job.world_size if self._under_mpi else self._job.nodes
-            self.first_log = PodLog(self._kubectl, first, self._token, self._folder, self._take_text, agents)
+            self.first_log = PodLog(self._kubectl, first, self._token, self._run_log.copies, self._take_text, agents)
         self._pod_logs.take_pods([pod for pod in pods if not self._is_first(pod)])
 
     def _forget_earlier_start(self, pods: tuple[PodStatus, ...]) -> None:

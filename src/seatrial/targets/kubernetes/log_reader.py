@@ -8,7 +8,6 @@ plain text.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -16,16 +15,16 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from seatrial.conductor.event_allowance import EventAllowance
 from seatrial.errors import SeatrialError
-from seatrial.files import open_to_append
 from seatrial.protocol.handshake import proves
 from seatrial.protocol.wire import PREFIX, Decoder
 from seatrial.targets.kubernetes.kubectl import Kubectl, file_in_memory, kill_group
+from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.util.disk_writer import WrittenFile
 
 _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
 _RETRY_S = 1.0
@@ -60,7 +59,7 @@ class PodLog:
         kubectl: Kubectl,
         pod: PodStatus,
         token: str | None,
-        folder: Path,
+        copies: LogCopies,
         on_text: Callable[[list[str]], None],
         agents: int = 0,
     ) -> None:
@@ -70,7 +69,7 @@ class PodLog:
             kubectl: Reads the log.
             pod: The pod that writes the log.
             token: The token of the run; None for a pod that sends no events, whose lines are not decoded.
-            folder: Gets a copy of the log.
+            copies: Take a copy of the log.
             on_text: Receives the lines that are not events of the run.
             agents: How many send events to this pod.
         """
@@ -114,9 +113,8 @@ class PodLog:
         self._copied_bytes = 0
         # The events of all agents, and those of the conductor.
         self._allowance = EventAllowance(time.monotonic(), agents + 1)
-        self._path = folder / f"{pod.name}.log"
-        self._log: IO[bytes] | None = None
-        """The copy; open while a stream is, since of thousands of pods no file may stay open."""
+        self._copies = copies
+        self._copy: WrittenFile | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -173,17 +171,17 @@ class PodLog:
             self._end()
 
     def close(self) -> None:
-        """End the stream."""
+        """End the stream, and have the copy closed."""
         if self._process is not None:
             kill_group(self._process)
             self._end()
+        self._close_copy()
 
     def put_aside(self) -> None:
         """End the stream, and give the copy another name: another pod has that of this one now."""
         self.close()
-        with contextlib.suppress(OSError):
-            free = (self._path.with_suffix(f".{number}.log") for number in itertools.count(1))
-            self._path.rename(next(other for other in free if not other.exists()))
+        if self._copy is not None:
+            self._copies.put_aside(self._copy, self.pod.name)
 
     def _start(self, container_ended: bool) -> None:
         words = ["logs", self.pod.name, "-c", self.pod.container, "--timestamps"]
@@ -192,8 +190,9 @@ class PodLog:
             words.append(f"--since-time={(self._last[0][:19] + self._zone).decode()}")
         self._ended_before, self._known_to_come = container_ended, self._last_count
         self._buffer, self._discarding, self._has_news = b"", False, False
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            log = stack.enter_context(open_to_append(self._path, run_folder=True))
+        # RuntimeError: this user has no process left.
+        with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as stack:
+            self._copy = self._copy or self._copies.open(self.pod.name)
             complaint = stack.enter_context(file_in_memory())
             self._process = subprocess.Popen(
                 self._kubectl.argv(*words, streams=True),
@@ -204,7 +203,7 @@ class PodLog:
             )
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
-            self._log, self._complaint = log, complaint
+            self._complaint = complaint
             stack.pop_all()  # closed by _end
 
     def _end(self) -> None:
@@ -230,10 +229,14 @@ class PodLog:
         self._complaint.seek(0)
         said = self._complaint.read(_MOST_COMPLAINT_BYTES).decode(errors="replace")
         self.gone = code != 0 and f'pods "{self.pod.name}" not found' in said
-        for file in (self._log, self._complaint):
-            assert file is not None
-            file.close()
-        self._log = self._complaint = None
+        self._complaint.close()
+        self._complaint = None
+        if self.is_settled:
+            self._close_copy()
+
+    def _close_copy(self) -> None:
+        if self._copy is not None:
+            self._copies.close(self._copy)
 
     def _take_unended(self, line: bytes) -> None:
         """Take the last line of a complete log, which its writer has not ended: a rank that was killed, for one."""
@@ -241,7 +244,7 @@ class PodLog:
         assert timestamp is not None
         text = line[timestamp.end() :]
         if not text.startswith(PREFIX):
-            self._copy(text + b"\n")
+            self._append(text + b"\n")
             self._on_text([text.decode(errors="replace")])
 
     def _read_line(self, line: bytes) -> Iterator[dict[str, Any]]:
@@ -255,7 +258,7 @@ class PodLog:
                 yield from self._take_entry(entry) if self._is_proved(entry, self._token) else ()
         elif is_new:
             self._has_news = True
-            self._copy(text + b"\n")
+            self._append(text + b"\n")
             self._on_text([text.rstrip(b"\r").decode(errors="replace")])
         if timestamp and is_new and not self._discarding:
             like_this = (at, text[:_COMPARED_BYTES])
@@ -272,14 +275,14 @@ class PodLog:
         self._known_to_come -= (at, text[:_COMPARED_BYTES]) == self._last
         return False
 
-    def _copy(self, line: bytes) -> None:
+    def _append(self, line: bytes) -> None:
         """Append a line to the copy, and say once where the copy ends before its log."""
-        assert self._log is not None
+        assert self._copy is not None
         if self._copied_bytes <= _MAX_COPY_BYTES:
             self._copied_bytes += len(line)
             if self._copied_bytes > _MAX_COPY_BYTES:
                 line = b"seatrial: the copy of this log ends here, after %d bytes\n" % _MAX_COPY_BYTES
-            self._log.write(line)
+            self._copies.write(self._copy, line)
 
     @staticmethod
     def _is_proved(entry: dict[str, Any], token: str) -> bool:
@@ -317,8 +320,8 @@ class PodLogs:
     again, so what was read before must stay.
     """
 
-    def __init__(self, kubectl: Kubectl, folder: Path) -> None:
-        self._kubectl, self._folder = kubectl, folder
+    def __init__(self, kubectl: Kubectl, copies: LogCopies) -> None:
+        self._kubectl, self._copies = kubectl, copies
         self._logs: dict[str, PodLog] = {}
         self._pods: list[PodStatus] = []
 
@@ -333,7 +336,9 @@ class PodLogs:
                 del self._logs[pod.name]
 
     def poll(self) -> None:
-        """Read the logs of the pods that have started, without waiting."""
+        """Read the logs of the pods that have started, without waiting; none while too much waits for the disk."""
+        if self._copies.is_full():
+            return
         open_streams = sum(pod.name in self._logs and self._logs[pod.name].is_open for pod in self._pods)
         share = max(1, open_streams)
         # A stream that fails again and again keeps no other log from being read.
@@ -346,7 +351,7 @@ class PodLogs:
                     continue
                 open_streams += 1
             if log is None:
-                log = self._logs[pod.name] = PodLog(self._kubectl, pod, None, self._folder, lambda lines: None)
+                log = self._logs[pod.name] = PodLog(self._kubectl, pod, None, self._copies, lambda lines: None)
             for _ in log.read(container_ended=pod.state == "ended", share=share):
                 pass
 

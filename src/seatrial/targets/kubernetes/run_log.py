@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import signal
@@ -14,7 +13,6 @@ from typing import Any, Literal
 
 from seatrial.errors import RequestError
 from seatrial.evidence.findings import Finding
-from seatrial.files import open_to_read
 from seatrial.judge.conclude import conclude
 from seatrial.protocol.connecting import OUT_OF_MEMORY, meeting_phase
 from seatrial.protocol.events import (
@@ -29,6 +27,7 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.targets.job import Job, Processes
+from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pod_failures import (
     MET,
     Shown,
@@ -42,7 +41,6 @@ from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.kubernetes.received_events import MALFORMED, require_sound
 from seatrial.targets.launcher_messages import reason
-from seatrial.targets.processes import read_tail
 from seatrial.util.text import quoted
 
 _RESULT = re.compile(r"trained \d+ of \d+ steps|after step \d+ of|stopped (?:on request|at step)")
@@ -112,7 +110,8 @@ class RunLog:
         """Number of messages of the first pod that cannot be; they are left out."""
         self._first_damaged = ""
         self._run = dict(run)
-        self._folder = folder
+        self.copies = LogCopies(folder)
+        """Copies of the logs of all pods."""
         self._on_event, self._on_message = on_event, on_message
         self._events: list[dict[str, Any]] = []
         self._source: Source | None = None
@@ -566,9 +565,7 @@ class RunLog:
 
     def _ranks_that_met(self, pod: PodStatus) -> set[int]:
         """Return the ranks that say in the log of a pod that they have met the others."""
-        with contextlib.suppress(OSError), open_to_read(self._folder / f"{pod.name}.log", run_folder=True) as log:
-            return {int(rank) for rank in MET.findall(log.read(_BEGINNING_BYTES))}
-        return set()
+        return {int(rank) for rank in MET.findall(self.copies.beginning(pod.name, _BEGINNING_BYTES))}
 
     def _last_lines(self, pod: PodStatus) -> list[str]:
         return self._last_output(pod).splitlines()[-_LAST_LINES:]
@@ -577,7 +574,7 @@ class RunLog:
         return next((line.strip() for line in reversed(self._last_lines(pod)) if line.strip()), "")
 
     def _last_output(self, pod: PodStatus, max_bytes: int = _LAST_BYTES) -> str:
-        return read_tail(self._folder / f"{pod.name}.log", max_bytes)
+        return self.copies.end(pod.name, max_bytes).decode(errors="replace")
 
 
 def _nodes_of(pods: Iterable[PodStatus]) -> dict[int, str]:
