@@ -158,7 +158,7 @@ def test_a_death_that_arrives_with_the_kill_command(conductor: StubConductor) ->
 def test_a_rank_that_cannot_open_its_device_says_why(conductor: StubConductor) -> None:
     conductor.send({"kind": "welcome", "run": "x"}, {**_START, "places": [[0, 0]], "device": "rocm"})
     error = conductor.until_kind("error")
-    assert (error["cause"], error["step"]) == ("device", -1)
+    assert (error["cause"], error["step"]) == ("setup", -1)
     assert "HIP error" in error["message"]
     assert conductor.until_kind("exit")["code"] == 1
 

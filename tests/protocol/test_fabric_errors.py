@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.protocol.fabric_errors import ConnectError, gave_up, names_fabric, read_connect_error, wait_timeout_s
+from seatrial.protocol.fabric_errors import (
+    ConnectError,
+    gave_up,
+    names_fabric,
+    read_connect_error,
+    says_why_aborted,
+    wait_timeout_s,
+)
 
 PAIR = "Gloo connectFullMesh failed with [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair"
 FRAME = "[W1122 21:46:03.671452683 TCPStore.cpp:340] [c10d] "
@@ -168,3 +175,24 @@ def test_a_wait_that_was_given_up_is_read_with_its_timeout(said: str, timeout_s:
 def test_other_errors_are_no_wait_that_was_given_up(said: str) -> None:
     assert not gave_up(said)
     assert wait_timeout_s(said) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "is_said"),
+    [
+        ("terminate called after throwing an instance of 'c10::DistNetworkError'", True),
+        ("terminate called after throwing an instance of 'c10::DistStoreError'", True),
+        ("terminate called after throwing an instance of 'gloo::EnforceNotMet'", True),
+        ("  what():  [Rank 1] NCCL error in: /x/NCCLUtils.cpp:77, remote process exited", True),
+        ("[rank1]: Process group watchdog thread terminated with exception: CUDA error", True),
+        # May be about the device: its message tells.
+        ("terminate called after throwing an instance of 'c10::DistBackendError'", False),
+        ("terminate called after throwing an instance of 'c10::Error'", False),
+        ("terminate called after throwing an instance of 'std::system_error'", False),
+        # The socket may be one of the script.
+        ("  what():  Connection reset by peer", False),
+        ("NCCL error: a line of the script", False),
+    ],
+)
+def test_a_library_says_why_it_aborts_its_process(line: str, is_said: bool) -> None:
+    assert says_why_aborted(line) == is_said

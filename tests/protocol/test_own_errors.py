@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.protocol.own_errors import in_one_line, is_of_device, is_of_link, link_error, message_at, own_cause
+from seatrial.protocol.own_errors import (
+    in_one_line,
+    is_of_device,
+    is_of_link,
+    keeper,
+    link_error,
+    message_at,
+    own_cause,
+    setup_error,
+)
 
 WATCHDOG = (
     "[rank1]:[E1126 10:00:00.123 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group"
@@ -55,8 +64,8 @@ ATTACHED = "Cuda failure 1 'invalid argument'"
         ("CUDA error: invalid resource handle", ""),
         ("CUDA error: operation not permitted", ""),
         ("CUDA error: operation not permitted when stream is capturing", "device"),
-        ("CUDA error: system not yet initialized", "device"),
-        ("HIP error: invalid device function", "device"),
+        ("CUDA error: system not yet initialized", "setup"),
+        ("HIP error: invalid device function", "setup"),
         (nccl(UNHANDLED, FAILED), "device"),
         (nccl("internal error", FAILED), "device"),
         (nccl(UNHANDLED, "Cuda failure 2 'out of memory'"), "memory"),
@@ -93,6 +102,79 @@ ATTACHED = "Cuda failure 1 'invalid argument'"
 )
 def test_only_what_a_library_says_of_the_rank_itself_counts(text: str, cause: str) -> None:
     assert own_cause(text) == cause
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("CUDA error: no kernel image is available for execution on the device", "build"),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "build"),
+        ("CUDA error: a PTX JIT compilation failed", "build"),
+        ("CUDA error: device kernel image is invalid", "build"),
+        ("CUDA error: CUDA driver version is insufficient for CUDA runtime version", "build"),
+        ("CUDA error: system has unsupported display driver / cuda driver combination", "build"),
+        ("CUDA error: forward compatibility was attempted on non supported HW", "build"),
+        ("CUDA error: API call is not supported in the installed CUDA driver", "build"),
+        ("CUDA error: invalid argument", "build"),
+        ("CUDA error: operation not supported", "build"),
+        ("HIP error: hipErrorNoBinaryForGpu", "build"),
+        ("HIP error: shared object initialization failed", "build"),
+        ("rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: No such file", "build"),
+        ("cuDNN version incompatibility: PyTorch was compiled  against (9, 10, 2) but found (9, 1, 0).", "build"),
+        ("cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "build"),
+        ("CUDA error: CUBLAS_STATUS_ARCH_MISMATCH when calling `cublasGemmEx`", "build"),
+        ("CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasGemmEx`", "build"),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "build"),
+        ("nvrtc: error: failed to open libnvrtc-builtins.so.12.8.", "build"),
+        (nccl(UNHANDLED, "Cuda failure 209 'no kernel image is available for execution on the device'"), "build"),
+        (nccl(UNHANDLED, "Cuda failure 'invalid device function'"), "build"),
+        (nccl(UNHANDLED, "Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'"), "build"),
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", "occupied"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "occupied"),
+        ("CUDA error: exclusive-thread device already in use by a different thread", "occupied"),
+        ("CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server", "occupied"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "occupied"),
+        ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "occupied"),
+        ("Unable to find a valid cuDNN algorithm to run convolution", "occupied"),
+        ("CUDA error: system not yet initialized", "host"),
+        ("CUDA error: initialization error", "host"),
+        ("CUDA error: no CUDA-capable device is detected", "host"),
+        ("HIP error: no ROCm-capable device is detected", "host"),
+        ("CUDA error: invalid device ordinal", "host"),
+        ("RuntimeError: No CUDA GPUs are available", "host"),
+        ("CUDA unknown error - this may be due to an incorrectly set up environment", "host"),
+        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "host"),
+        # The device itself, its memory, and the words of others.
+        (ECC, ""),
+        ("CUDA error: an illegal memory access was encountered", ""),
+        ("CUDA error: unspecified launch failure", ""),
+        ("CUDA error: device-side assert triggered", ""),
+        ("CUDA error: an illegal instruction was encountered", ""),
+        ("CUDA error: misaligned address", ""),
+        ("CUDA error: operation not supported on global/shared address space", ""),
+        ("CUDA error: the launch timed out and was terminated", ""),
+        ("CUDA error: unknown error", ""),
+        ("CUDA error: out of memory", ""),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", ""),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", ""),
+        (NVLINK, ""),
+        (nccl(UNHANDLED, ATTACHED), ""),
+        (nccl(UNHANDLED, "Cuda failure 101 'invalid device ordinal'"), ""),
+        ("the key 'CUDA error: no kernel image' did not come", ""),
+    ],
+)
+def test_what_keeps_a_rank_from_its_device_is_told_from_a_broken_one(text: str, kind: str) -> None:
+    assert keeper(text) == kind
+    assert (own_cause(text) == "setup") == bool(kind)
+    assert not kind or is_of_device(text.splitlines())
+
+
+def test_an_output_that_is_about_the_device_is_not_about_its_setup() -> None:
+    no_kernel = "CUDA error: no kernel image is available for execution on the device"
+    assert setup_error(["a line", f"  what():  {no_kernel}", "frame #0"]) == f"what():  {no_kernel}"
+    assert setup_error([no_kernel, ECC]) == ""
+    assert setup_error(["CUDA error: out of memory", no_kernel]) == ""
+    assert setup_error([]) == ""
 
 
 def test_lines_of_output_are_read_as_messages() -> None:

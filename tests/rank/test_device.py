@@ -65,12 +65,12 @@ def test_near_a_device_a_process_runs_on_the_cores_of_its_node(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("wanted", "words"), [("cuda", "CUDA error: "), ("rocm", "HIP error: ")])
-def test_an_accelerator_that_torch_cannot_drive_is_a_fault_of_the_device(wanted: str, words: str) -> None:
+def test_an_accelerator_that_torch_cannot_drive_is_a_fault_of_its_host(wanted: str, words: str) -> None:
     with pytest.raises(
         RuntimeError, match=f"^{words}the driver shows 0 devices and torch finds none usable: "
     ) as raised:
         open_device(wanted, 0, 1)
-    assert cause_of(raised.value) == "device"
+    assert cause_of(raised.value) == "setup"
 
 
 def test_no_error_of_the_driver_is_taken_for_a_mistake_of_ours(
@@ -87,7 +87,7 @@ def test_no_error_of_the_driver_is_taken_for_a_mistake_of_ours(
         RuntimeError, match=r"the driver shows 8 devices .* none usable: device=0, num_gpus=0"
     ) as raised:
         open_device("cuda", 0, 1)
-    assert cause_of(raised.value) == "device"
+    assert cause_of(raised.value) == "setup"
 
 
 def test_each_local_rank_has_the_device_of_its_number(stand_in_devices: _StandInDevices) -> None:
@@ -104,7 +104,7 @@ def test_ranks_never_share_a_device_unsaid(stand_in_devices: _StandInDevices) ->
     stand_in_devices.has(4)
     with pytest.raises(RuntimeError, match="no device is left for local rank 4: torch finds 4 usable") as raised:
         open_device("cuda", 4, 1)
-    assert cause_of(raised.value) == "device"
+    assert cause_of(raised.value) == "setup"
     assert stand_in_devices.chosen == []
 
 

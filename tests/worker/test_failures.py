@@ -12,6 +12,8 @@ import torch.distributed as dist
 from seatrial.errors import RequestError
 from seatrial.worker.failures import cause_of
 
+NOT_BUILT = "NCCL error in: /x/NCCLUtils.cpp:77, unhandled cuda error\nLast error:\nCuda failure 209 'no kernel image'"
+
 
 def test_memory_that_torch_could_not_get() -> None:
     with pytest.raises(RuntimeError) as raised:
@@ -72,6 +74,18 @@ def test_a_torch_that_has_the_memory_error_in_its_old_place_only(monkeypatch: py
         (ConnectionResetError(104, "Connection reset by peer"), "fabric"),
         (ConnectionError("no connection to cuda error"), "fabric"),
         (OSError(113, "No route to host"), "fabric"),
+        (OSError(112, "Host is down"), "fabric"),
+        (OSError(100, "Network is down"), "fabric"),
+        (OSError(107, "Transport endpoint is not connected"), "fabric"),
+        (TimeoutError(110, "Connection timed out"), "fabric"),
+        (TimeoutError("timed out"), "fabric"),
+        (TimeoutError(110, "Connection timed out", "/mnt/data"), "own"),
+        (OSError(112, "Host is down", "/mnt/data"), "own"),
+        (socket.gaierror(-3, "Temporary failure in name resolution"), "fabric"),
+        (RuntimeError("CUDA error: no kernel image is available for execution on the device"), "setup"),
+        (torch.AcceleratorError("CUDA error: CUDA driver version is insufficient for CUDA runtime version"), "setup"),
+        (RuntimeError("cuDNN version incompatibility: PyTorch was compiled  against (9, 10, 2)"), "setup"),
+        (dist.DistBackendError(NOT_BUILT), "setup"),
         (FileNotFoundError(2, "No such file", "out of memory"), "own"),
         (ConnectionAbortedError(), "fabric"),
         (RuntimeError("use_libuv was requested but PyTorch was build without libuv support"), "request"),

@@ -44,9 +44,9 @@ def test_a_rank_that_is_there_says_what_it_runs_on(open_rank: Open) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has accelerators")
 @pytest.mark.parametrize("device", ["cuda", "rocm"])
-def test_a_device_that_the_controller_saw_and_torch_does_not_is_broken(open_rank: Open, device: str) -> None:
+def test_a_device_that_the_controller_saw_and_torch_does_not_is_missing(open_rank: Open, device: str) -> None:
     me, event = open_rank(device=device)
-    assert (me, event["kind"], event["cause"], event["step"]) == (None, "error", "device", -1)
+    assert (me, event["kind"], event["cause"], event["step"]) == (None, "error", "setup", -1)
     assert "torch finds none usable" in event["message"]
     assert event["phase"] == "start-up/open device"
 

@@ -17,6 +17,7 @@ from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Sever
 from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
 from seatrial.judge.how_far import how_far, needed_s
+from seatrial.judge.kept_from_devices import kept_from_devices
 from seatrial.judge.lost_nodes import blame_lost_nodes
 from seatrial.judge.more_time import longer_deadline, longer_timeout
 from seatrial.judge.root_causes import Observed
@@ -24,8 +25,8 @@ from seatrial.judge.step_view import (
     StepView,
     build_step_view,
     describe_exit,
-    has_device_error,
     in_phase,
+    may_be_device,
     process_culprit,
     rank_culprit,
     waited,
@@ -115,16 +116,20 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
     """Return one finding for each death, memory error and device error: each is a separate fault."""
     trial = view.trial
     broken = {rank: error for rank, error in view.raised.items() if error.cause in ("memory", "device")}
+    kept_from = {rank: error for rank, error in sorted(view.raised.items()) if error.cause == "setup"}
     # Libraries abort when a peer does not answer: an abort is a cause only where nothing else is.
     aborted = {rank for rank, ending in view.died.items() if ending and describe_exit(ending.code).signal == "SIGABRT"}
-    others = bool(broken or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died))
+    others = bool(broken or kept_from or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died))
     died = {rank: ending for rank, ending in view.died.items() if not (others and rank in aborted)}
     if len(died) > 1:
         # Of several deaths, those with an unknown exit status are more likely consequences.
         died = {rank: ending for rank, ending in died.items() if ending is not None}
     died = {rank: ending for rank, ending in died.items() if view.node_of(rank) not in view.lost_nodes}
+    follow = {rank for rank in died if view.may_follow(rank)}
+    if follow < died.keys() or any(finding.severity == "fail" for finding in blame_lost_nodes(view)):
+        died = {rank: ending for rank, ending in died.items() if rank not in follow}
     phases = {entry.rank: entry.phase for entry in view.of("dead")}
-    waiting = view.waiting([*died, *broken])
+    waiting = view.waiting([*died, *broken, *kept_from])
     findings = []
     for rank, ending in sorted(died.items()):
         described = describe_exit(ending.code) if ending else None
@@ -138,13 +143,14 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
                 view.check,
                 f"{trial.label(rank)} {words}",
                 rank_culprit(trial, rank)
-                if ending is not None and has_device_error(trial, ending)
+                if ending is not None and may_be_device(trial, ending)
                 else process_culprit(trial, view.generation, rank),
                 evidence=(*view.evidence(rank), *waiting),
                 action=_OUT_OF_MEMORY if oom else _SIGNAL_ACTIONS.get(described.signal if described else "", _CRASHED),
             )
         )
-    return findings + [_broken(view, rank, error, waiting) for rank, error in sorted(broken.items())]
+    findings += [_broken(view, rank, error, waiting) for rank, error in sorted(broken.items())]
+    return [*findings, *kept_from_devices(view, kept_from, waiting)]
 
 
 def _oom_words(ending: ExitRecord) -> str:
@@ -160,7 +166,7 @@ def _broken(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, .
         view.check,
         f"out of memory on {where}: {message}" if memory else f"device error on {where}: {message}",
         _memory_culprit(view, rank) if memory else rank_culprit(view.trial, rank, "device"),
-        evidence=(*_stack(error), *view.evidence(rank), *waiting),
+        evidence=(*error.stack_lines(), *view.evidence(rank), *waiting),
         action=(
             "see what else uses that memory (nvidia-smi, amd-smi); if nothing does, make the batch or message size"
             " smaller"
@@ -189,7 +195,7 @@ def _raised(view: StepView) -> list[Finding]:
             seen = f"seen on {view.trial.label(rank)}{',' if error.phase else ''}{in_phase(error.phase)}"
             said = f"{as_name(error.type)}: {quoted(error.first_line())}"
             what, action, culprit = f"{_BUG}: {said}; {seen}", _REPORT_IT, SEATRIAL
-        evidence = (*_stack(error), *view.evidence(rank), *waiting)
+        evidence = (*error.stack_lines(), *view.evidence(rank), *waiting)
         findings.append(_finding("error", view.check, what, culprit, evidence=evidence, action=action))
     for entry in view.of("error"):
         if entry.rank is not None and entry.rank not in view.raised:
@@ -545,10 +551,6 @@ def _with_generation(view: StepView, finding: Finding) -> Finding:
     restart = "a restart" if view.generation == 1 else f"restart {view.generation}"
     names = f" without {named_ranks(without)}" if without else ""
     return replace(finding, what=f"after {restart}{names}, {finding.what}")
-
-
-def _stack(error: ErrorRecord) -> tuple[str, ...]:
-    return ("its stack:\n" + error.stack.rstrip(),) if error.stack.strip() else ()
 
 
 def _finding(

@@ -13,14 +13,20 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
 from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, may_come_from_others
-from seatrial.protocol.fabric_errors import says_why_aborted
-from seatrial.protocol.own_errors import is_of_device, link_error
+from seatrial.protocol.events import Cause
+from seatrial.protocol.fabric_errors import gave_up, says_lost, says_why_aborted
+from seatrial.protocol.own_errors import is_of_device, link_error, setup_error
 from seatrial.util.text import as_name
 
 _MOST_EVIDENCE = 6
 _STACK_LINES = 24
 _SOURCE_PLACE = re.compile(r"^\[[^\]\s]{1,300}\.(?:cc|cpp|h|hpp):\d+\] ")
 """Such as ``[/src/gloo/transport/tcp/pair.cc:547] ``, with which Gloo begins."""
+_UNCAUGHT = re.compile(r"\bwhat\(\): +(?P<message>.*)")
+_SOCKET = re.compile(
+    r"(?:broken pipe|connection (?:timed out|aborted)|(?:endpoint|socket) is not connected|host is down)\b", re.I
+)
+"""Words of the kernel for a connection that has ended."""
 _UNKNOWN = " in an unknown phase"
 _BLOCKED = ("D", "T", "t", "Z")
 """Letters of /proc: in uninterruptible sleep, stopped, traced, ended."""
@@ -80,6 +86,25 @@ class StepView:
     def last_step(self) -> StepRecord | None:
         """Return the last step of this generation."""
         return next((step for step in reversed(self.trial.steps) if step.generation == self.generation), None)
+
+    def may_follow(self, rank: int) -> bool:
+        """Return whether the crash of a rank may follow from the end of a rank of another host: NCCL may crash when its
+        peer goes.
+
+        MPI may end the ranks of all hosts with one that crashed, so there the order is not known.
+        """
+        ending = self.died.get(rank)
+        if ending is None or -ending.code not in CRASHES or self.trial.backend == "mpi":
+            return False
+        gone = {other for other in self.ranks if self.node_of(other) in self.lost_nodes}
+        gone |= {other for other, end in self.died.items() if end is not None and self._ended_first(end)}
+        hosts = {_host(self.trial, other) for other in gone}
+        return not may_be_device(self.trial, ending) and bool(hosts - {_host(self.trial, rank)})
+
+    def _ended_first(self, ending: ExitRecord) -> bool:
+        """Return whether no crash of a peer ends a rank in this way."""
+        exited = ending.code >= 0 and not self.trial.missing
+        return exited or ending.oom or -ending.code == signal.SIGKILL
 
     def evidence(self, rank: int) -> tuple[str, ...]:
         """Return the last stack and the last output of a rank."""
@@ -153,22 +178,13 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
             continue
         said = (trial.device_type == "cuda" and link_error(ending.last_lines)) or _why_aborted(ending.last_lines)
         aborted = describe_exit(ending.code).signal == "SIGABRT"
-        if said and aborted and not has_device_error(trial, ending):
+        if (aborted or ending.code > 0) and (kept_from := _setup_error(trial, ending)):
+            raised[rank] = _error_at_end(ending, "setup", kept_from)
+        elif said and aborted and not has_device_error(trial, ending):
             # NCCL's watchdog aborts its process when a peer is missing, or a link to one fails, and Gloo's when one
             # sends more than it should.
             # So the rank is a witness, unless its own device failed, which the watchdog reports as well.
-            witness = ErrorRecord(
-                generation=generation,
-                step=None,
-                rank=rank,
-                cause="fabric",
-                type="",
-                message=said,
-                stack="",
-                phase=ending.phase,
-                at=0.0,
-            )
-            raised.setdefault(rank, witness)
+            raised.setdefault(rank, _error_at_end(ending, "fabric", said))
         elif is_among_hosts and _may_come_from_others(trial, ending):
             crashed[rank] = ending
         # A process causes a crash by itself, so the record of its death needs no other event to explain it.
@@ -199,7 +215,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         raised=raised,
         troubles=troubles,
         lost_nodes=lost,
-        bystanders=_bystanders(trial, troubles, raised, crashed),
+        bystanders=_bystanders(trial, troubles, raised, exits, {**died, **crashed}),
         check=_check(trial, generation, troubles, raised),
         stacks=stacks,
         exits=exits,
@@ -209,15 +225,37 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
 
 def _why_aborted(lines: Sequence[str]) -> str:
     """Return what a library printed before it aborted its process, with the message of its exception; else nothing."""
-    said = [line for line in lines if says_why_aborted(line)]
-    return " ".join((*said, *(line for line in lines if said and line not in said and "what(): " in line)))
+    what = {line: found["message"] for line in lines if (found := _UNCAUGHT.search(line))}
+    lost = [line for line, message in what.items() if gave_up(message) or says_lost(message) or _SOCKET.search(message)]
+    said = [line for line in lines if says_why_aborted(line) or line in lost]
+    return " ".join((*said, *(line for line in what if said and line not in said)))
+
+
+def _error_at_end(ending: ExitRecord, cause: Cause, message: str) -> ErrorRecord:
+    """Return what a rank printed before it ended, as the error that it could not report."""
+    return ErrorRecord(
+        generation=ending.generation,
+        step=None,
+        rank=ending.rank,
+        cause=cause,
+        type="",
+        message=message,
+        stack="",
+        phase=ending.phase,
+        at=0.0,
+    )
 
 
 def _num_hosts(trial: Trial, generation: int) -> int:
     """Return on how many hosts the ranks of a generation are, as the controller knows it where it does."""
     ranks = next((entry.ranks for entry in trial.generations if entry.number == generation), ())
-    records = [trial.ranks[rank] for rank in ranks if rank in trial.ranks]
-    return len({trial.places_of_nodes.get(record.node_rank) or record.node for record in records})
+    return len({_host(trial, rank) for rank in ranks if rank in trial.ranks})
+
+
+def _host(trial: Trial, rank: int) -> str:
+    """Return the host of a rank, as the controller knows it where it does."""
+    record = trial.ranks.get(rank)
+    return "" if record is None else trial.places_of_nodes.get(record.node_rank) or record.node
 
 
 def _may_come_from_others(trial: Trial, ending: ExitRecord) -> bool:
@@ -226,15 +264,25 @@ def _may_come_from_others(trial: Trial, ending: ExitRecord) -> bool:
 
 
 def has_device_error(trial: Trial, ending: ExitRecord) -> bool:
-    """Return whether the last output of a rank says that its GPU failed."""
+    """Return whether the last output of a rank says that it could not use its GPU, whatever the cause."""
     return trial.device_type == "cuda" and is_of_device(ending.last_lines)
+
+
+def may_be_device(trial: Trial, ending: ExitRecord) -> bool:
+    """Return whether it says that the GPU failed."""
+    return has_device_error(trial, ending) and not _setup_error(trial, ending)
+
+
+def _setup_error(trial: Trial, ending: ExitRecord) -> str:
+    return setup_error(ending.last_lines) if trial.device_type == "cuda" else ""
 
 
 def _bystanders(
     trial: Trial,
     troubles: tuple[TroubleRecord, ...],
     raised: dict[int, ErrorRecord],
-    crashed: dict[int, ExitRecord],
+    exits: Mapping[int, ExitRecord],
+    ended: Mapping[int, ExitRecord | None],
 ) -> dict[int, str]:
     lines, named = {}, trial.named
     for entry in troubles:
@@ -249,8 +297,11 @@ def _bystanders(
     for rank, error in raised.items():
         what = "a communication error" if error.cause == "fabric" else as_name(error.type)
         lines[rank] = f"{named(rank)} saw {what}{in_phase(error.phase, _UNKNOWN)}: {_first_line(error.message)}"
-    for rank, ending in crashed.items():
-        lines[rank] = f"{named(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase, _UNKNOWN)}"
+        if rank in exits and -exits[rank].code in CRASHES:
+            lines[rank] += f"; then it {describe_exit(exits[rank].code).words}"
+    for rank, ending in ended.items():
+        if ending is not None:
+            lines[rank] = f"{named(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase, _UNKNOWN)}"
     return lines
 
 
@@ -270,8 +321,8 @@ def _explained(trial: Trial, ending: ExitRecord, raised: dict[int, ErrorRecord],
     cause = raised[ending.rank].cause if ending.rank in raised else causes.get(ending.rank)
     if cause is None or (cause == "fabric" and has_device_error(trial, ending)):
         return False
-    # The watchdog of a backend aborts the process when a peer is gone.
-    return ending.code > 0 or (cause == "fabric" and describe_exit(ending.code).signal == "SIGABRT")
+    # The watchdog of a backend aborts the process when a peer is gone, or the backend crashes as it gives up its group.
+    return ending.code > 0 or (cause == "fabric" and -ending.code in (*CRASHES, signal.SIGABRT))
 
 
 def _exit_of(entry: TroubleRecord) -> ExitRecord | None:

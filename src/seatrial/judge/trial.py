@@ -104,6 +104,10 @@ class ErrorRecord:
         """Return the first line of its text that says something, else its class."""
         return next((line.strip() for line in self.message.splitlines() if line.strip()), self.type or "no message")
 
+    def stack_lines(self) -> tuple[str, ...]:
+        """Return its stack as evidence; nothing where there is none."""
+        return ("its stack:\n" + self.stack.rstrip(),) if self.stack.strip() else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailure:

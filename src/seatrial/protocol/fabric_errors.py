@@ -88,10 +88,12 @@ _ENDED_BY_WATCHDOG = re.compile(
 that one hangs in a call, as it does where a peer is gone."""
 _ABORTED = re.compile(
     r"watchdog (?:thread terminated with exception|caught collective operation timeout)"
-    r"|(?:throwing an instance of '|^)gloo::",
+    r"|throwing an instance of '(?:gloo::|c10::Dist(?:Network|Store)?Error\b)|^gloo::"
+    r"|\bwhat\(\): .{0,300}\bnccl (?:error|communicator)",
     re.I,
 )
-"""What NCCL's watchdog and Gloo print before they abort their process, because of a peer or of a device that failed."""
+"""What NCCL, its watchdog, Gloo and the store print before they abort their process, because of a peer or of a device
+that failed."""
 _PASSED_ON = re.compile(
     r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,500})\]\)|\(most recent call last\): \(RANK (\d{1,9})\)"
     r"|^[\w.]{1,200}: On WorkerInfo\(id=(\d{1,9}), name="
@@ -181,7 +183,7 @@ def is_end_by_watchdog(text: str) -> bool:
 
 
 def says_why_aborted(line: str) -> bool:
-    """Return whether NCCL's watchdog or Gloo says in this line why it aborted the process."""
+    """Return whether NCCL, its watchdog, Gloo or the store says in this line why it aborted the process."""
     return is_end_by_watchdog(line) or _ABORTED.search(line) is not None
 
 

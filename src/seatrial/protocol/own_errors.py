@@ -1,4 +1,4 @@
-"""The words of torch and NCCL for what is wrong with the rank itself: its device, its memory, its build of torch.
+"""The words of torch and NCCL for what is wrong with the rank itself: its device, its memory, its driver and libraries.
 
 An error of a link between two devices is none of these: the healthy end says the same as the other one.
 
@@ -18,13 +18,50 @@ _BEFORE = (
     r"(?:(?:process group )?watchdog thread terminated with exception: )?(?:[\w.]{1,100}(?:Error|Exception): )?"
 )
 """What torch and Python write before a message: its source, its thread, the name of the exception."""
+_NOT_OPENED = (
+    r"No (?:CUDA|HIP) GPUs are available|Found no NVIDIA driver|The NVIDIA driver on your system is too old"
+    r"|Unexpected error from (?:cuda|hip)GetDeviceCount|CUDA unknown error - this may be|nvrtc: error"
+    r"|(?:GET|FIND) was unable to find an engine"
+)
+"""Beginnings of what torch says where it cannot start on any device, or has nothing that runs on this one."""
 _DEVICE = re.compile(
     _BEFORE
     + r"(?:(?:NCCL [\w ]{1,40}: )?(?:CUDA|HIP)(?: driver)? (?:error\b|out of memory)"
     + r"|(?:cublas|cudnn|miopen|rocblas|hipblas)(?:lt)?(?:_?status\w*| (?:frontend )?error\b| version incompatib)"
-    + r"|Unable to find a valid cuDNN algorithm)[^\n]*",
+    + r"|Unable to find a valid cuDNN algorithm"
+    + rf"|{_NOT_OPENED})[^\n]*",
     re.I,
 )
+_OCCUPIED = re.compile(
+    r"busy or unavailable|already in use|\bMPS\b|(?:cuda|hip)Error(?:DevicesUnavailable|DeviceAlreadyInUse|Mps\w*)"
+    # A library that finds no memory for its start says so as well.
+    r"|_status_not_initialized|valid cuDNN algorithm",
+    re.I,
+)
+"""Words for a device that another process may hold, or the memory of it."""
+_BUILD = re.compile(
+    r"no kernel image|kernel image is invalid|invalid (?:device function|kernel file|source)|\bPTX\b|\bJIT\b"
+    r"|named symbol not found|shared object|file not found|Tensile|cannot read|version incompatib"
+    r"|driver version is insufficient|stub library|installed CUDA driver|newer driver|driver combination"
+    r"|forward compatibility|driver on your system is too old|nvrtc: error|unable to find an engine"
+    # Driver and libraries refuse such calls by their arguments, before a device has them.
+    r"|invalid (?:configuration )?argument|too many resources requested|operation not supported(?! on global)"
+    r"|_status_(?:arch_mismatch|\w*version_mismatch|sublibrary\w*|runtime_prerequisite\w*|license\w*"
+    r"|not_supported\w*|invalid_value|bad_param\w*)"
+    r"|(?:cuda|hip)Error(?:NoKernelImage|NoBinaryForGpu|InvalidKernel|InvalidDeviceFunction|InvalidImage|InvalidSource"
+    r"|InvalidPtx|UnsupportedPtx|Jit|SharedObject|InsufficientDriver|StubLibrary|CallRequiresNewerDriver"
+    r"|SystemDriverMismatch|CompatNotSupported)\w*",
+    re.I,
+)
+"""Words for a torch, or a library, that is not built for this model of device or this driver."""
+_HOST = re.compile(
+    r"initialization error|not yet (?:initialized|ready)|no (?:CUDA|ROCm)-capable device|invalid device ordinal"
+    r"|no device is left|torch finds none usable"
+    r"|(?:cuda|hip)Error(?:SystemNotReady|InitializationError|NotInitialized|NoDevice)"
+    rf"|{_NOT_OPENED}",
+    re.I,
+)
+"""Words for a driver, or a service of it, that does not run, and for devices that a process cannot see."""
 _NCCL = re.compile(_BEFORE + r"NCCL error(?: in)?: (?:[^\s,]{1,300}:\d+, )?(?P<kind>[a-z ]+)", re.I)
 _CALL = (
     r"(?:(?:Cuda|HIP) failure\b|Failed to (?:CUDA|HIP) (?:host )?[cm]?alloc\b|Error while creating shared memory)[^\n]*"
@@ -54,6 +91,7 @@ _LACKING = re.compile(
 _MEMORY = (
     "out of memory",
     "alloc_failed",
+    "allocation_failed",
     "cannot allocate memory",
     "failed to cuda",
     "failed to hip",
@@ -66,7 +104,7 @@ _OF_A_LINK = re.compile(
 )
 """Words of CUDA about the way between two devices, or about the switch that connects them. Without ``when`` and ``on``,
 which are about graphs of CUDA."""
-_OF_A_HANDLE = ("invalid argument", "invalid device", "not supported")
+_OF_A_HANDLE = re.compile("invalid argument|invalid device (?!function)|not supported(?! in the installed)", re.I)
 """Further ones in NCCL, about a handle to memory that another process has sent: torch opens none."""
 
 _MOST_LINES = 8
@@ -75,10 +113,12 @@ _MOST_OUTPUT_LINES, _MOST_CHARS = 40, 8_000
 """The last lines of an output that count, and characters of one error."""
 
 
-def own_cause(text: str) -> Literal["memory", "device", "request", ""]:
+def own_cause(text: str) -> Literal["memory", "device", "setup", "request", ""]:
     """Return what a message says of the rank itself; empty: nothing. ``request``: its torch was built without that."""
     if said := _of_device(text).lower():
-        return "memory" if any(mark in said for mark in _MEMORY) else "device"
+        if any(mark in said for mark in _MEMORY):
+            return "memory"
+        return "setup" if _keeper(said) else "device"
     if _NO_MEMORY.match(text):
         return "memory"
     return "request" if _LACKING.match(text) else ""
@@ -87,6 +127,30 @@ def own_cause(text: str) -> Literal["memory", "device", "request", ""]:
 def is_of_device(lines: Sequence[str]) -> bool:
     """Return whether the output of a rank says that its device failed, or had no memory."""
     return any(map(_of_device, _messages(lines)))
+
+
+def keeper(text: str) -> Literal["build", "occupied", "host", ""]:
+    """Return what keeps the rank from using its device, as a message says; empty: nothing, or the device itself.
+
+    ``build``: that of torch or a library. ``occupied``: maybe another process. ``host``: its driver, or which devices
+    it hands out.
+    """
+    return _keeper(_of_device(text))
+
+
+def _keeper(said: str) -> Literal["build", "occupied", "host", ""]:
+    if _BUILD.search(said):
+        return "build"
+    return "occupied" if _OCCUPIED.search(said) else "host" if _HOST.search(said) else ""
+
+
+def setup_error(lines: Sequence[str]) -> str:
+    """Return the message in the output of a rank about its driver, its libraries or what else uses its device, in one
+    line; empty: there is none, or one about the device itself."""
+    causes = {text: own_cause(text) for text in _messages(lines)}
+    if {"device", "memory"} & {*causes.values()}:
+        return ""
+    return next((in_one_line(text) for text, cause in causes.items() if cause == "setup"), "")
 
 
 def is_of_link(text: str) -> bool:
@@ -152,4 +216,4 @@ def _said(text: str) -> str:
         said = found[0]
     else:
         return ""
-    return "" if any(words in said.lower() for words in _OF_A_HANDLE) and not _OF_A_LINK.search(said) else said
+    return "" if _OF_A_HANDLE.search(said) and not _OF_A_LINK.search(said) else said

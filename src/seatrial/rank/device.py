@@ -86,7 +86,8 @@ def open_device(wanted: str, local_rank: int, threads: int) -> Device:
     """Open the device of a local rank and set the number of CPU threads.
 
     ``wanted`` is ``cpu``, ``cuda`` or ``rocm``, as the controller decided after reading driver and torch. So a device
-    that cannot be opened here is faulty: RuntimeError, worded as torch words a device error.
+    that is missing here is a fault of this host: RuntimeError, in words that ``own_errors`` reads. No device is named,
+    as torch says so before it has used any.
     """
     import torch
 

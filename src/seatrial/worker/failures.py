@@ -1,8 +1,9 @@
-"""Classification of an exception in a rank: memory, device, fabric, request, or a bug in seatrial."""
+"""Classification of an exception in a rank: memory, device, setup, fabric, request, or a bug in seatrial."""
 
 from __future__ import annotations
 
 import errno
+import socket
 
 from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
@@ -11,7 +12,14 @@ from seatrial.protocol.fabric_errors import names_fabric
 from seatrial.protocol.own_errors import is_of_link, own_cause
 from seatrial.rank.meeting import MeetingError
 
-_UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH)
+_UNREACHED = (
+    errno.EHOSTUNREACH,
+    errno.EHOSTDOWN,
+    errno.ENETUNREACH,
+    errno.ENETDOWN,
+    errno.ENETRESET,
+    errno.ENOTCONN,
+)
 
 
 def cause_of(error: BaseException) -> Cause:
@@ -37,13 +45,15 @@ def cause_of(error: BaseException) -> Cause:
     if isinstance(error, OSError):
         if error.errno == errno.ENOMEM:
             return "memory"
-        return "fabric" if isinstance(error, ConnectionError) or error.errno in _UNREACHED else "own"
+        is_of_peer = isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)) or error.errno in _UNREACHED
+        # A file system says so, too, with the name of the file.
+        return "fabric" if is_of_peer and error.filename is None else "own"
     if not isinstance(error, RuntimeError) or isinstance(error, (NotImplementedError, RecursionError)):
         return "own"
     text = str(error)
     if isinstance(error, getattr(dist, "DistError", ())):
         own = own_cause(text) if isinstance(error, getattr(dist, "DistBackendError", ())) else ""
-        return own if own in ("memory", "device") else "fabric"
+        return own if own in ("memory", "device", "setup") else "fabric"
     # A build of torch without this or that was somebody's choice, and no mistake of ours.
     if cause := own_cause(text):
         return cause

@@ -316,7 +316,7 @@ def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, rep
     if isinstance(error, _RendezvousError) and error.__cause__ is not None:
         # All other reasons, such as a name or a file, may be the work of others.
         own = cause_of(error.__cause__)
-        cause = own if own in ("memory", "device", "request") else "fabric"
+        cause = own if own in ("memory", "device", "setup", "request") else "fabric"
     elif isinstance(error, SeatrialError) and cause != "request" and identity.rank > 0:
         # Rank 0 reports its own failure; this rank knows only that it lost the others.
         cause = "fabric"
