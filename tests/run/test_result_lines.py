@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from seatrial.agent.last_output import LastOutput
 from seatrial.run.run_program import _exit_code
 
 _OUTCOME = {"kind": "outcome", "gen": 0, "restarts": 0, "how": "ended", "text": "", "last_lines": [], "code": 0}
@@ -40,3 +41,17 @@ def test_a_rank_with_nan_is_named_by_its_own_result_only(
     others += [{**first, "rank": [5], "nonfinite": True}, {**first, "rank": 6, "gen": 1, "nonfinite": True}]
     assert _exit_code([*others, first, {**_OUTCOME, "code": 1}], tmp_path, {}, {}) == 1
     assert capsys.readouterr().out == f"stopped\n{line}\ndigest\n"
+
+
+@pytest.mark.parametrize("line", ["\x1b[1;35mValueError\x1b[0m: \x1b[35mbad\x1b[0m", f"ValueError: {'bad ' * 300}"])
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_the_last_output_is_shown_once(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_seen: bool
+) -> None:
+    """An agent sends it without colors, and the middle of a long line is left out."""
+    output = LastOutput()
+    output.add([line.encode()])
+    trouble = {"kind": "trouble", "gen": 0, "seen": [{"how": "dead", "rank": 0}]}
+    failed = {**_OUTCOME, "how": "failed", "text": "rank 0 failed", "last_lines": output.telling()}
+    assert _exit_code([trouble, failed], tmp_path, {}, {0: line} if is_seen else {}) == 1
+    assert ("ValueError" in capsys.readouterr().err) == (not is_seen)

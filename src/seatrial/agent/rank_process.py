@@ -4,41 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from seatrial.agent.command_pipe import CommandPipe
+from seatrial.agent.last_output import LastOutput
 from seatrial.environment import self_location
 from seatrial.environment.pmi import launcher_fds
 from seatrial.probe import process
 from seatrial.protocol import phase_page
 from seatrial.protocol.commands import Quit, RankCommand, StartRank
 from seatrial.protocol.events import ExitEvent, StackEvent
-from seatrial.protocol.fabric_errors import ranks_passed_on, says_why_aborted
 from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.util.job_signals import those_for_ranks_held_back
 
-_MAX_LAST_LINES = 160
-_MAX_SENT_LINES = 40
-_MAX_LAST_LINE_BYTES = 500
-_NUM_LAST_WORDS = 10
-_NUM_FIRST_WORDS = 12
-"""Lines from the one in which a library says why it ends the rank, if what parents of the rank print follows."""
-_MAX_TRACEBACK_LINES = 24
-_TRACEBACK = "Traceback (most recent call last):"
-_MARKS = re.compile(r"(?:\[rank\d+\]:)?[ ~^]*\^[ ~^]*")
-"""Marks below a line of code in a traceback."""
-_LINKS = ("direct cause of the following exception:", "another exception occurred:")
-"""The ends of lines between two exceptions, of which the second followed from the first."""
-_FRAME = re.compile(rb"(?:\[rank\d{1,9}\]: )?frame #")
 _LOG_LIMIT_BYTES = 16 << 20
 _MAX_UNREAD_BYTES = 4 << 20
 _STACK_LIMIT_BYTES = 48 << 10
@@ -116,7 +101,7 @@ class RankProcess:
         self.buffers: dict[int, bytes] = {}
         self._log = log
         self._log_left_bytes = _LOG_LIMIT_BYTES if argv is None else sys.maxsize
-        self._last_lines: deque[str] = deque(maxlen=_MAX_LAST_LINES)
+        self._last_output = LastOutput()
         self._phase_fd = phase_page.create()
         self._phases = phase_page.PhaseReader(self._phase_fd)
         event_read, event_write = os.pipe()
@@ -199,7 +184,7 @@ class RankProcess:
         # Only output can have a line without end (a progress bar); the lines of events have at most 4,000 bytes.
         self.buffers[fd] = rest[-(1 << 16) :]
         if fd == self.output_fd:
-            self._keep_last(lines)
+            self._last_output.add(lines)
         return lines, ended
 
     def _log_piece(self, piece: bytes) -> None:
@@ -207,18 +192,9 @@ class RankProcess:
             self._log.write(piece[: self._log_left_bytes])
             self._log_left_bytes -= len(piece)
 
-    def _keep_last(self, lines: list[bytes]) -> None:
-        # From the end: a rank may print a hundred thousand lines a second.
-        # Without torch's stack in C++, which would push its message out.
-        last = itertools.islice((line for line in reversed(lines) if not _FRAME.match(line)), _MAX_LAST_LINES)
-        for line in reversed(list(last)):
-            shown = line.rstrip(b"\r").rpartition(b"\r")[2]  # the last state of a progress bar
-            self._last_lines.append(shown[-_MAX_LAST_LINE_BYTES:].decode(errors="replace"))
-
     def last_line(self) -> str:
         """Return the last line of its output that is not blank, whether it has an end yet or not."""
-        rest = self.buffers[self.output_fd].rpartition(b"\r")[2][-_MAX_LAST_LINE_BYTES:].decode(errors="replace")
-        return next((line for line in (rest, *reversed(self._last_lines)) if line.strip()), "")
+        return self._last_output.last_line(self.buffers[self.output_fd])
 
     def status(self) -> list[Any]:
         """Return [state letter, CPU seconds, phases entered, label of the phase]."""
@@ -242,7 +218,7 @@ class RankProcess:
             code=self.exit_code,
             ours=self.ours or (self._quit_sent and self.exit_code == 0),
             phase=self._phases.read()[1],
-            last_lines=_last_words(list(self._last_lines)),
+            last_lines=self._last_output.telling(),
         )
 
     def ask_stack(self) -> None:
@@ -345,22 +321,3 @@ def _pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
-
-
-def _last_words(lines: list[str]) -> list[str]:
-    """Return the last ten lines, and a traceback among them from its beginning: there is the line of the script.
-
-    Of exceptions that followed from one another the first one counts, so all of them are returned. So are the lines in
-    which a library says why it aborts the rank, or whose error it passes on: parents of the rank may print more.
-    """
-    lines = [line for line in lines if not _MARKS.fullmatch(line)]
-    last = lines[-_MAX_SENT_LINES:]
-    words = next((n for n, line in enumerate(lines) if says_why_aborted(line) or ranks_passed_on(line)), None)
-    if words is not None and words < len(lines) - len(last):
-        return [*lines[words : words + _NUM_FIRST_WORDS], *last[_NUM_FIRST_WORDS:]]
-    if words is not None or any(line.rstrip().endswith(_LINKS) for line in last):
-        return last
-    tracebacks = [number for number, line in enumerate(last) if line.rstrip().endswith(_TRACEBACK)]
-    if tracebacks and len(last) - tracebacks[-1] <= _MAX_TRACEBACK_LINES:
-        return last[min(tracebacks[-1], max(0, len(last) - _NUM_LAST_WORDS)) :]
-    return last[-_NUM_LAST_WORDS:]

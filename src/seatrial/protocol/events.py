@@ -294,7 +294,7 @@ class ExitEvent(_ExitEventOptional):
     phase: str
     """The last phase of the rank."""
     last_lines: list[str]
-    """The last 10 lines of its output."""
+    """The lines of its output that tell how it ended: why a library aborted it, its exceptions, the last ones."""
 
 
 class _StackEventOptional(Header, total=False):
