@@ -123,6 +123,17 @@ def test_a_fault_is_found_while_others_are_kept_apart(nodes: int, left: float) -
     assert nodes > 16 or "whose ends did not meet" in str(ruling.absent)
 
 
+@pytest.mark.parametrize("left", [0.0, 0.2])
+@pytest.mark.parametrize("nodes", [3, 4])
+def test_a_fault_is_found_by_the_only_pair_that_met(nodes: int, left: float) -> None:
+    """Where packets are lost some pairs of a node may not meet: then nothing separates it from its links."""
+    apart: dict[tuple[int, int], Words] = {(2, rank): [("unmet", rank)] for rank in range(nodes) if rank not in (0, 2)}
+    ruling = _KeptApart(nodes=nodes, slow={(0, 2): left, (2, 0): left}, said=apart).trial()
+    (finding,) = [finding for finding in ruling.findings if finding.severity == "fail"]
+    assert finding.culprit.name == "link n0–n2, endpoints not separable"
+    assert "whose ends did not meet" in str(ruling.absent)
+
+
 _FALSE_PAGES = [
     None,
     5,

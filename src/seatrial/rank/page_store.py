@@ -46,6 +46,11 @@ class PageStore(dist.Store):
         """The time by which this rank may have read the keys of others late."""
         return sum(peer.late_s for peer in self._peers if peer is not None)
 
+    @property
+    def held_s(self) -> float:
+        """The part of ``late_s`` for which the host of this rank may be the reason."""
+        return sum(peer.held_s for peer in self._peers if peer is not None)
+
     def set(self, key: str, value: Any) -> None:
         """Set a key, for others to read."""
         self._page.say(self._name + key, value.encode() if isinstance(value, str) else bytes(value))

@@ -31,8 +31,25 @@ _WAKE_S = 0.1
 """The longest time between two looks at the clock while a page is open."""
 _PAUSE_S = 0.05
 """Seconds after which a page listens again that could not: this process may have no descriptor left."""
-_USUAL_READINGS, _READINGS_PER_S = 100, 200
-"""The peer reads a page 30 times a second at most."""
+_MOST_READINGS = 150
+"""The readings in one second from which on a page is crowded. A peer reads it 30 times; to delay that, readers have to
+come as fast as they are answered, thousands of times a second."""
+
+
+class _Readings:
+    """The number of readings in each second of one meeting."""
+
+    def __init__(self) -> None:
+        self._second, self._number = 0, 0
+        self.most = 0
+        """The most in one second."""
+
+    def count(self) -> None:
+        """Count one more reading."""
+        second = int(time.monotonic())
+        self._number = self._number + 1 if second == self._second else 1
+        self._second = second
+        self.most = max(self.most, self._number)
 
 
 class WordPage:
@@ -48,7 +65,7 @@ class WordPage:
         self.port: int = self._server.getsockname()[1]
         self._words: Mapping[str, bytes] = {}
         self._text = b"{}"
-        self._num_readings, self._began_at = 0, time.monotonic()
+        self._readings = _Readings()
         self._looked_at, self._longest_s = time.monotonic(), 0.0
         self._answers, self._is_closed = threading.Event(), False
         self._server.settimeout(_WAKE_S)
@@ -75,7 +92,7 @@ class WordPage:
     def begin(self) -> None:
         """Take all words back: a meeting begins or was in vain."""
         self._words, self._text = {}, b"{}"
-        self._num_readings, self._began_at = 0, time.monotonic()
+        self._readings = _Readings()
 
     def say(self, key: str, value: bytes) -> None:
         """Add a word. Raises ValueError if the page would have more than ``MOST_BYTES``."""
@@ -100,8 +117,8 @@ class WordPage:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether others read it since ``begin``, so often that the peer may not have come through."""
-        return self._num_readings > _USUAL_READINGS + _READINGS_PER_S * (time.monotonic() - self._began_at)
+        """Whether others read it since ``begin``, so often that the peer may have come through late or not at all."""
+        return self._readings.most > _MOST_READINGS
 
     def _answer(self) -> None:
         while True:
@@ -116,7 +133,7 @@ class WordPage:
                     return
                 time.sleep(_PAUSE_S)
                 continue
-            self._num_readings += 1
+            self._readings.count()
             with reader, contextlib.suppress(OSError):
                 reader.setblocking(False)
                 reader.send(self._text)
@@ -136,6 +153,8 @@ class PeerPage:
         self.late_s = 0.0
         """The time by which the words that this rank waited for may have been there before it read them: the peer may
         have waited as long for this rank."""
+        self.held_s = 0.0
+        """The part of it for which this host may be the reason."""
 
     def word(self, key: str, until: float, *, reached_until: float | None = None, value: bytes | None = None) -> bytes:
         """Return a word as soon as the page has it. ``until``, ``reached_until``: monotonic seconds.
@@ -144,21 +163,25 @@ class PeerPage:
         ``reached_until`` if no connection to the page could be made.
         """
         absent_at = time.monotonic()
-        while True:
-            began_at = time.monotonic()
-            found = self.read(until).get(key)
-            now = time.monotonic()
-            if found is not None and value in (None, found):
-                self.late_s += now - absent_at
-                return found
-            if not self._problem:
-                absent_at = began_at
-            if not self._is_reached and reached_until is not None and now >= min(until, reached_until):
-                text = f"no connection to the page of rank {self.rank} ({self._problem})"
-                raise UnmetError(text, unreachable=not self._is_held_here)
-            if now >= until:
-                raise UnmetError(self._problem or f"rank {self.rank} did not come in time")
-            time.sleep(_POLL_S)
+        try:
+            while True:
+                began_at = time.monotonic()
+                found = self.read(until).get(key)
+                now = time.monotonic()
+                if found is not None and value in (None, found):
+                    return found
+                if not self._problem:
+                    absent_at = began_at
+                if not self._is_reached and reached_until is not None and now >= min(until, reached_until):
+                    text = f"no connection to the page of rank {self.rank} ({self._problem})"
+                    raise UnmetError(text, unreachable=not self._is_held_here)
+                if now >= until:
+                    raise UnmetError(self._problem or f"rank {self.rank} did not come in time")
+                time.sleep(_POLL_S)
+        finally:
+            late_s = time.monotonic() - absent_at
+            self.late_s += late_s
+            self.held_s += late_s if self._is_held_here else 0.0
 
     def read(self, until: float) -> Mapping[str, bytes]:
         """Return the words that the page has now; none if it cannot be read by then."""

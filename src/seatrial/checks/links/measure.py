@@ -139,26 +139,31 @@ class _RoundOnFabric:
         peer = b if self._context.rank == a else a
         try:
             meeting = self._meet(f"{self._name}/{turn}/", [a, b])
-            self._ends_at = time.monotonic() + self._allowed_s
-            self._page.watch()
-            failed = self._form_group([a, b], meeting)
         except UnmetError as error:
             self._report_unmet(peer, error)
             self._begin_transfers(turn)
             return
+        self._ends_at = time.monotonic() + self._allowed_s
+        self._page.watch()
+        # Nobody else reads the two pages: one that is not crowded and cannot be read is a matter of the two.
+        try:
+            failed = self._form_group([a, b], meeting)
+        except UnmetError as error:
+            failed = _first_line(error)
         self._begin_transfers(turn)
-        late_s = meeting.late_s
+        has_answered = False
         try:
             if not failed:
                 before = contention.counters()
                 self._ping(0 if self._context.rank == b else 1, peer)
-                # The peer has answered, so it had not given up: what fails now is a matter of the two.
-                late_s = 0.0
+                has_answered = True
                 self._exchange(a, b, [a, b])
                 self._report_cpu_share(peer, before)
         except RuntimeError as error:
             failed = _first_line(error)
-        unmet = meeting.unmet or self._late(late_s, failed)
+        # A peer that has answered had not given up.
+        late_s, is_crowded = (0.0, False) if has_answered else (meeting.held_s, self._page.is_crowded)
+        unmet = self._late(late_s, failed, is_crowded=is_crowded)
         self._close_group()
         if unmet:
             self._report_unmet(peer, UnmetError(unmet))
@@ -195,15 +200,18 @@ class _RoundOnFabric:
 
         return PageStore(self._page, self._peers(ranks), name, self._patience_s)
 
-    def _late(self, late_s: float, failed: str) -> str:
-        """Return why a failure accuses nobody: this rank came so late that its peer may have given it up before.
+    def _late(self, late_s: float, failed: str, *, is_crowded: bool = False) -> str:
+        """Return why a failure accuses nobody: one of the two may have come so late that the other one gave it up.
 
         A page that many read answers late, and a machine may stand still. ``late_s``: how late this rank read that the
-        peer had begun. Empty for a rank that was in time, and without a failure.
+        peer had begun. ``is_crowded``: others may have kept the peer from reading the page of this rank. Empty for
+        ranks that were in time, and without a failure.
         """
         late_s += self._page.stood_still_s
-        is_late = late_s > _LATE * self._params.pair_timeout_s
-        return f"this rank was {late_s:.1f} s late: {failed}"[:_LONGEST_REASON] if failed and is_late else ""
+        why = "others read the page of this rank all the time" if is_crowded else ""
+        if late_s > _LATE * self._params.pair_timeout_s:
+            why = f"this rank was {late_s:.1f} s late"
+        return f"{why}: {failed}"[:_LONGEST_REASON] if failed and why else ""
 
     def _report_unmet(self, peer: int, error: UnmetError) -> None:
         """Report that this rank and its peer did not meet, and that none could connect if that is why.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Literal
 
@@ -71,7 +71,7 @@ def _solve_quantity(observations: Observations, topology: Topology, limits: Link
     switches = name_cuts(cuts)
     named_cuts = tuple(cut for cut in cuts if any(link in switch.evidence for switch in switches for link in cut.links))
     members, switches = join_switches(_suspect_members(endpoints, topology), switches, rates)
-    links, unconfirmed = _suspect_links(endpoints, named_cuts, topology)
+    links, unconfirmed = _suspect_links(endpoints, named_cuts, topology, observations.given_up)
     links = _merge_hubs(links, topology, {end for suspect in members for end in suspect.members})
     # A member that is named for several slow links explains its other slow links, too.
     hubs = {end for suspect in links if suspect.kind == topology.kind for end in suspect.members}
@@ -170,7 +170,7 @@ def link_fault(endpoints: Endpoints, link: DirectedLink) -> Literal["yes", "no",
 
 
 def _suspect_links(
-    endpoints: Endpoints, cuts: Sequence[Cut], topology: Topology
+    endpoints: Endpoints, cuts: Sequence[Cut], topology: Topology, given_up: Set[frozenset[int]]
 ) -> tuple[list[Suspect], tuple[DirectedLink, ...]]:
     """Return the links that no bad member and no cut explains, and the slow links that are still unconfirmed."""
     clear: dict[tuple[int, int], list[DirectedLink]] = {}
@@ -183,7 +183,7 @@ def _suspect_links(
         fault = link_fault(endpoints, link) if link.uncontended else ""
         if fault == "yes":
             clear.setdefault(pair, []).append(link)
-        elif fault == "unknown" and not _could_separate(endpoints, link, topology):
+        elif fault == "unknown" and not _could_separate(endpoints, link, topology, given_up):
             ambiguous.setdefault(pair, []).append(link)
         else:
             unconfirmed.append(link)
@@ -265,10 +265,15 @@ def _link(pair: tuple[int, int], links: Sequence[DirectedLink], inseparable: tup
     )
 
 
-def _could_separate(endpoints: Endpoints, link: DirectedLink, topology: Topology) -> bool:
-    """Return True if a measurement with another good member could separate the link from its ends."""
+def _could_separate(
+    endpoints: Endpoints, link: DirectedLink, topology: Topology, given_up: Set[frozenset[int]]
+) -> bool:
+    """Return True if a measurement with another good member could separate the link from its ends.
+
+    Pairs that were given up, which did not meet, are measured no more.
+    """
     ends = {link.source, link.target}
-    done = {
+    done = given_up | {
         frozenset((measured.source, measured.target))
         for measured in endpoints.rates.links.values()
         if measured.uncontended
