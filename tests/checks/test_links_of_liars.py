@@ -190,7 +190,7 @@ def test_a_member_that_could_not_join_a_group_is_no_culprit(
 
 @pytest.mark.parametrize(("number", "named"), [(9, []), (10, ["fabric"]), (18, ["fabric"])])
 def test_a_group_that_most_members_could_not_join_is_a_fault(number: int, named: list[str]) -> None:
-    ruling = _WithALiar(nodes=18, lie=_stopped([(rank, None) for rank in range(number)], 1, [])).trial()
+    ruling = _WithALiar(nodes=18, lie=_stopped([(rank, None) for rank in range(number)], 2, [])).trial()
     assert [finding.culprit.kind for finding in ruling.findings if finding.severity == "fail"] == named
     assert named or "which most do not say" in str(ruling.absent)
 
@@ -247,6 +247,17 @@ def test_a_pair_of_which_both_ends_say_that_it_broke_is_found(
     """It breaks in groups only."""
     ruling = _WithALiar(nodes=nodes, lie=_stopped([(3, 5), (5, 3), *more], 99, [])).trial()
     assert _failed(ruling) == [named]
+
+
+@pytest.mark.parametrize("nodes", [17, 32, 64])
+@pytest.mark.parametrize(("number", "is_pair"), [(1, True), (2, True), (1, False)])
+def test_a_group_that_passes_again_accuses_nobody(nodes: int, number: int, is_pair: bool) -> None:
+    """A member that pauses fails its group, and the half that it is in, as long as the pause lasts."""
+    words = [(3, 5), (5, 3)] if is_pair else [(rank, None) for rank in range(nodes)]
+    ruling = _WithALiar(nodes=nodes, lie=_stopped(words, number, [])).trial()
+    assert ruling.findings == ()
+    assert str(ruling.absent).count("and passed when it was repeated") == 1
+    assert len(ruling.absent) == 1
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])

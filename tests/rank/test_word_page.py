@@ -49,7 +49,7 @@ def test_a_word_is_read_as_soon_as_it_is_said(page: WordPage) -> None:
 
 def test_readers_that_say_nothing_and_never_end_hold_up_nobody(page: WordPage) -> None:
     page.say("a", b"x" * 4_000)
-    idle = [socket.create_connection(("127.0.0.1", page.port)) for _ in range(200)]
+    idle = [socket.create_connection(("127.0.0.1", page.port)) for _ in range(400)]
     for each in idle[:100]:
         each.sendall(b"GET / HTTP/1.0\r\n")
     began = time.monotonic()
@@ -81,9 +81,11 @@ def test_a_page_that_is_shut_answers_after_it_is_opened(page: WordPage) -> None:
 def test_no_connection_is_another_matter_than_no_word(page: WordPage) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        peer = PeerPage(3, taken.getsockname())
         with pytest.raises(UnmetError, match=r"no connection to the page of rank 3 \(refused\)") as raised:
-            PeerPage(3, taken.getsockname()).word("a", _soon(9), reached_until=_soon(0.1))
+            peer.word("a", _soon(9), reached_until=_soon(0.1))
         assert raised.value.unreachable
+        assert (peer.late_s > 0.05, peer.held_s) == (True, 0.0)
         with pytest.raises(UnmetError) as raised:
             _peer(page).word("a", _soon(0.2), reached_until=_soon(0.1))
         assert not raised.value.unreachable
@@ -97,9 +99,11 @@ def test_an_error_of_this_host_says_nothing_of_the_other(monkeypatch: pytest.Mon
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(socket.socket, "connect", fail)
+    peer = PeerPage(3, ("127.0.0.1", 2_000))
     with pytest.raises(UnmetError, match=os.strerror(number)) as raised:
-        PeerPage(3, ("127.0.0.1", 2_000)).word("a", _soon(0.2), reached_until=_soon(0.1))
+        peer.word("a", _soon(0.2), reached_until=_soon(0.1))
     assert not raised.value.unreachable
+    assert peer.held_s > 0.05
 
 
 _FALSE: dict[str, Callable[[], bytes]] = {

@@ -41,10 +41,13 @@ def cover_pairs(members: Sequence[int]) -> tuple[tuple[Pair, ...], ...]:
 
 
 def most_rounds(topology: Topology) -> int:
-    """Return the number of rounds after which the search ends: enough to cover all pairs once and halve eight times."""
+    """Return the number of rounds after which the search ends.
+
+    They are enough to cover all pairs once, to repeat each group, and to halve eight times.
+    """
     size = len(topology.members)
     pairs = len(cover_pairs(topology.members))
-    return pairs + len(cover_groups(topology.members, GROUP_SIZE)) + 8 * math.ceil(math.log2(max(size, 2))) + 8
+    return pairs + 2 * len(cover_groups(topology.members, GROUP_SIZE)) + 8 * math.ceil(math.log2(max(size, 2))) + 8
 
 
 def without_dead_links(members: tuple[int, ...], dead: Sequence[DirectedLink]) -> list[tuple[int, ...]]:

@@ -13,7 +13,7 @@ from seatrial.checks.links.solver.rates import MOST_REPEATS, gather
 from seatrial.checks.links.solver.records import DirectedLink, LinkLimits, Observations, Round, Topology
 from seatrial.checks.links.solver.solve import ENOUGH_REPEATS, link_fault
 from seatrial.checks.links.solver.solver_state import SolverState
-from seatrial.checks.links.solver.trace import in_turns, trace
+from seatrial.checks.links.solver.trace import failed_once_more, in_turns, trace
 from seatrial.util.round_robin import Pair
 
 _COVER_REPEATS = 9
@@ -49,7 +49,7 @@ def next_round(
     first = _first_pairs(plan, observations, few=len(order) <= ONE_BY_ONE)
     if first is not None:
         return first
-    all_steps = (_once_more, trace, _suspects, _thinner_pairs, thinner_groups, in_groups)
+    all_steps = (_once_more, trace, failed_once_more, _suspects, _thinner_pairs, thinner_groups, in_groups)
     for by_cost, steps in ((False, all_steps), (True, (_once_more, _suspects, _thinner_pairs))):
         rates = gather(observations, topology, limits, by_cost=by_cost)
         endpoints = classify_endpoints(rates)

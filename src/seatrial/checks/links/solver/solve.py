@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Literal
 
@@ -39,6 +39,8 @@ _SIGMAS = 3
 """A link within this many standard deviations of the limit is measured again."""
 ENOUGH_REPEATS = 45
 """The number of transfers from which on the result for a link is final."""
+FAILURES = 2
+"""The number of times that a group has to fail while its pairs are clean."""
 
 
 def solve(observations: Observations, topology: Topology, limits: LinkLimits = _NO_LIMITS) -> Diagnosis:
@@ -303,35 +305,46 @@ def _whole_fabric(rates: LinkRates, limits: LinkLimits, by_cost: bool) -> list[S
 def _failed_groups(
     rates: LinkRates, endpoints: Endpoints, silent: set[int], topology: Topology
 ) -> tuple[list[Suspect], list[str]]:
-    """Return the fabric for each failed group whose pairs are all clean, and the failed groups without explanation.
+    """Return the fabric for each group that failed twice although its pairs are all clean, and the open questions.
 
-    Dead members, dead links and the members in ``silent`` explain a failed group. If all reports are about one member
-    or one pair, that one is named: it may have made them up.
+    A pause of one member fails a group, too, but only once. Dead members, dead links and the members in ``silent``
+    explain a failed group. If all reports are about one member or one pair, that one is named: it may have made them
+    up.
     """
     found: list[Suspect] = []
     remains: list[str] = []
     reports: list[tuple[frozenset[int], ...]] = []
     dead = [key for key, link in rates.links.items() if link.uncontended and link.failed]
-    for group in rates.groups:
-        members = set(group.members)
-        if group.gbps is not None or any(map(endpoints.dead, members)) or not members.isdisjoint(silent):
-            continue
-        if any(members.issuperset(key) for key in dead):
-            continue
-        reason = group.failed or "no measurement was measured"
-        if group.is_unreported:
-            remains.append(f"a group of {len(members)} stopped ({reason})")
-            continue
-        reports.append(group.reports or (frozenset(),))
-        if _all_clean(group, rates):
+    failed = {
+        members: results
+        for members, results in failed_groups(rates).items()
+        if not any(map(endpoints.dead, members))
+        and members.isdisjoint(silent)
+        and not any(members.issuperset(key) for key in dead)
+    }
+    clean = [members for members in failed if all_clean(members, rates)]
+    for members, results in failed.items():
+        reported = [result for result in results if not result.is_unreported]
+        reason = (reported or results)[0].failed or "no measurement was measured"
+        reports += [result.reports or (frozenset(),) for result in reported]
+        what = f"a group of {len(members)} {'failed' if reported else 'stopped'} ({reason})"
+        if not reported:
+            remains.append(what)
+        elif members not in clean:
+            remains.append(f"{what}, and not every pair in it was measured since")
+        elif any(members < other for other in clean):
+            continue  # the whole group decides: it is repeated, and this part of it is not
+        elif has_passed(members, rates):
+            remains.append(f"{what}, and passed when it was repeated")
+        elif len(reported) >= FAILURES:
             why = f"the group failed ({reason}) although every pair in it is clean: it takes many at once to show"
             found.append(Suspect(kind="fabric", members=tuple(sorted(members)), confidence="likely", why=why))
         else:
-            remains.append(f"a group of {len(members)} failed ({reason}), and not every pair in it was measured since")
+            remains.append(f"{what}, every pair in it is clean, and it did not fail with a report again")
     about = (
         frozenset[int]().union(*reports[0]).intersection(*(each for some in reports for each in some)) if found else ()
     )
-    groups = f"{len(reports)} group{'' if len(reports) == 1 else 's'}"
+    groups = f"{len(found)} group{'' if len(found) == 1 else 's'}"
     if len(about) == 1:
         why = f"{groups} with it failed, all reports are about it, and as a pair it is clean"
         found = [Suspect(kind=topology.kind, members=tuple(about), confidence="likely", why=why)]
@@ -342,10 +355,24 @@ def _failed_groups(
     return found, remains
 
 
-def _all_clean(group: GroupResult, rates: LinkRates) -> bool:
+def failed_groups(rates: LinkRates) -> dict[frozenset[int], list[GroupResult]]:
+    """Return the failures of each group that failed, by its members."""
+    failed: dict[frozenset[int], list[GroupResult]] = {}
+    for group in rates.groups:
+        if group.gbps is None:
+            failed.setdefault(frozenset(group.members), []).append(group)
+    return failed
+
+
+def has_passed(members: frozenset[int], rates: LinkRates) -> bool:
+    """Return True if these members, together or among more, passed as a group."""
+    return any(group.gbps is not None and members.issubset(group.members) for group in rates.groups)
+
+
+def all_clean(members: Collection[int], rates: LinkRates) -> bool:
     """Return True if every two members were clean as a pair, or were together in a group that passed."""
-    clean = dict.fromkeys(group.members, 0)
-    bit = {member: 1 << index for index, member in enumerate(group.members)}
+    clean = dict.fromkeys(members, 0)
+    bit = {member: 1 << index for index, member in enumerate(members)}
     for other in rates.groups:
         if other.gbps is not None:
             inside = sum(bit[member] for member in other.members if member in bit)
@@ -357,7 +384,7 @@ def _all_clean(group: GroupResult, rates: LinkRates) -> bool:
             clean[source] |= bit[target]
             clean[target] |= bit[source]
     everybody = sum(bit.values())
-    return all(clean[member] | bit[member] == everybody for member in group.members)
+    return all(clean[member] | bit[member] == everybody for member in members)
 
 
 def _uncovered(observations: Observations, topology: Topology, named: Iterable[int]) -> str:

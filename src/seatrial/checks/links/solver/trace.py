@@ -14,7 +14,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from seatrial.checks.links.solver.endpoints import Endpoints
 from seatrial.checks.links.solver.rates import LinkRates
-from seatrial.checks.links.solver.records import GroupResult, Round
+from seatrial.checks.links.solver.records import Round
+from seatrial.checks.links.solver.solve import all_clean, failed_groups, has_passed
 from seatrial.checks.links.solver.solver_state import SolverState
 from seatrial.util.round_robin import Pair, round_robin
 
@@ -33,30 +34,61 @@ def trace(state: SolverState) -> Round | None:
     """Return the next groups or pairs to try for failed groups; None if each is traced or cannot be split further."""
     groups, rates, repeats = state.rates.groups, state.rates, state.rates.repeats
     passed = {frozenset(group.members): group.gbps is not None for group in groups}
-    for group in groups:
-        # A repetition that passed outweighs a failure.
-        passed[frozenset(group.members)] = passed[frozenset(group.members)] or group.gbps is not None
+    # A repetition that passed outweighs a failure.
+    passed |= {frozenset(group.members): True for group in groups if group.gbps is not None}
     most_turns = _CROWDED_TURNS if _is_crowded(state) else _MOST_TURNS
     turns: list[list[Pair]] = []
     tried: list[Members] = []
-    failed = [group for group in groups if not passed[frozenset(group.members)]]
-    inside = [frozenset(group.members) for group in failed if not _is_explained(group, rates, state.endpoints)]
-    for members in inside:
-        # A subset of another failed group was split off from it.
-        if any(members < other for other in inside):
-            continue
+    for members in _without_parts(_unexplained(state)):
         for wish in _inside(tuple(sorted(members)), passed, most_turns):
             if isinstance(wish, frozenset):
                 tried.append(tuple(sorted(wish)))
             else:
                 _join(turns, wish, known=rates.links)
+    if chosen := _disjoint(tried):
+        return Round(groups=chosen, repeats=repeats)
+    return in_turns(turns, repeats)
+
+
+def failed_once_more(state: SolverState) -> Round | None:
+    """Return the groups that failed once while all their pairs are clean, to measure them again.
+
+    A pause of one member fails a group, too, and is over in the second round.
+    """
+    failures = failed_groups(state.rates)
+    clean = [members for members in _unexplained(state) if all_clean(members, state.rates)]
+    again = [
+        tuple(sorted(members))
+        for members in _without_parts(clean)
+        # What stopped without a report accuses nobody, and stays an open question.
+        if [result.is_unreported for result in failures[members]] == [False]
+    ]
+    chosen = _disjoint(again)
+    return Round(groups=chosen, repeats=state.rates.repeats) if chosen else None
+
+
+def _unexplained(state: SolverState) -> list[frozenset[int]]:
+    """Return the groups that failed, never passed, and have no dead member or link that explains it."""
+    rates = state.rates
+    return [
+        members
+        for members in failed_groups(rates)
+        if not (has_passed(members, rates) or _is_explained(members, rates, state.endpoints))
+    ]
+
+
+def _without_parts(groups: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Return the groups that were not split off from another one of them."""
+    return [members for members in groups if not any(members < other for other in groups)]
+
+
+def _disjoint(groups: Iterable[Members]) -> tuple[Members, ...]:
+    """Return those of the groups that can be measured at once."""
     chosen: list[Members] = []
-    for candidate in dict.fromkeys(tried):
+    for candidate in dict.fromkeys(groups):
         if all(set(candidate).isdisjoint(other) for other in chosen):
             chosen.append(candidate)
-    if chosen:
-        return Round(groups=tuple(chosen), repeats=repeats)
-    return in_turns(turns, repeats)
+    return tuple(chosen)
 
 
 def _join(turns: list[list[Pair]], wish: Turns, *, known: Container[Pair]) -> None:
@@ -87,11 +119,10 @@ def in_turns(turns: Iterable[list[Pair]], repeats: int) -> Round | None:
     return Round(pairs=pairs, turns=len(best), repeats=repeats)
 
 
-def _is_explained(group: GroupResult, rates: LinkRates, endpoints: Endpoints) -> bool:
+def _is_explained(members: frozenset[int], rates: LinkRates, endpoints: Endpoints) -> bool:
     """Return True if a dead member or a dead link, repeated or not, explains why the group failed."""
-    inside = set(group.members)
     dead = (key for key, link in rates.links.items() if link.failed)
-    return any(map(endpoints.dead, group.members)) or any(a in inside and b in inside for a, b in dead)
+    return any(map(endpoints.dead, members)) or any(a in members and b in members for a, b in dead)
 
 
 def _is_crowded(state: SolverState) -> bool:
