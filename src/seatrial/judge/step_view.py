@@ -119,9 +119,9 @@ class StepView:
                 )
             text = next((entry.text for entry in reversed(stacks) if entry.text.strip()), "")
             if text:
-                lines.append(f"stack of {self.trial.named(rank)}:\n" + _tail(text.splitlines()))
+                lines.append(f"stack of {self.trial.named(rank)}:\n" + "\n".join(text.splitlines()[-_STACK_LINES:]))
         if rank in self.exits and self.exits[rank].last_lines:
-            lines.append("its last output:\n" + _tail(self.exits[rank].last_lines))
+            lines.append("its last output:\n" + "\n".join(self.exits[rank].last_lines))
         return tuple(lines)
 
     def waiting(self, culprits: Iterable[int]) -> tuple[str, ...]:
@@ -384,10 +384,6 @@ def in_phase(phase: str, unknown: str = "") -> str:
 def waited(entry: TroubleRecord, preposition: str = "for") -> str:
     """Return how long the others waited, as the end of a clause: `` for 16 s``."""
     return f" {preposition} {entry.waited_s:.0f} s" if entry.waited_s and entry.waited_s < 1e9 else ""
-
-
-def _tail(lines: Iterable[str]) -> str:
-    return "\n".join(list(lines)[-_STACK_LINES:])
 
 
 def _first_line(text: str) -> str:
