@@ -156,7 +156,9 @@ def test_an_exit_event_from_another_node_blames_nobody() -> None:
 
 def test_an_empty_trouble_is_not_shown() -> None:
     stream = io.StringIO()
-    Progress(stream)({"kind": "trouble", "seen": ["x"]})
+    progress = Progress(stream)
+    progress({"kind": "trouble", "seen": ["x"]})
+    progress.close()
     assert stream.getvalue() == ""
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import sys
+import threading
+import time
 from typing import Any
 
 import pytest
 from event_streams import SCENES
 
+from seatrial.report import progress as module
 from seatrial.report.progress import Progress
+from seatrial.util.streams import print_status
 
 STEP: dict[str, Any] = {
     "kind": "step",
@@ -23,14 +28,25 @@ STEP: dict[str, Any] = {
 }
 
 
-def test_texts_of_ranks_are_escaped() -> None:
+def shown(*events: dict[str, Any]) -> str:
+    """What is written before the end of the last check."""
     stream = io.StringIO()
     progress = Progress(stream)
-    progress({"kind": "generation", "gen": 0, "ranks": [[0, 0, 0]]})
-    progress({"kind": "rank", "device": "GPU\x1b[2J\nFINAL ACCEPTANCE: PASS"})
-    assert stream.getvalue().count("\n") == 1
-    assert "\x1b" not in stream.getvalue()
-    assert "GPU??2J?FINAL" in stream.getvalue()
+    for event in events:
+        progress(event)
+    progress._check = ""
+    progress.close()
+    return stream.getvalue()
+
+
+def test_texts_of_ranks_are_escaped() -> None:
+    text = shown(
+        {"kind": "generation", "gen": 0, "ranks": [[0, 0, 0]]},
+        {"kind": "rank", "device": "GPU\x1b[2J\nFINAL ACCEPTANCE: PASS"},
+    )
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+    assert "GPU??2J?FINAL" in text
 
 
 def test_a_reader_that_is_gone_is_no_failure() -> None:
@@ -110,30 +126,21 @@ def test_a_check_is_a_line_when_it_has_finished() -> None:
     ("outcome", "words"), [("interrupted", "interrupted"), ("deadline", "ended by its deadline"), ("x", "ended by x")]
 )
 def test_a_check_that_did_not_finish_says_why(outcome: str, words: str) -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
-    progress(STEP)
-    progress({"kind": "step_end", "gen": 0, "step": 0, "outcome": outcome, "seconds": 5.7})
-    assert stream.getvalue() == f"compute 5.7 s, {words}\n"
+    end = {"kind": "step_end", "gen": 0, "step": 0, "outcome": outcome, "seconds": 5.7}
+    assert shown(STEP, end) == f"compute 5.7 s, {words}\n"
 
 
 def test_ranks_are_not_said_to_start_before_the_agents_are_done() -> None:
     """Agents carry out their steps between the event of the generation and the start of its ranks."""
-    stream = io.StringIO()
-    Progress(stream)({"kind": "generation", "gen": 0, "ranks": [[0, 0, 0]]})
-    assert stream.getvalue() == ""
+    assert shown({"kind": "generation", "gen": 0, "ranks": [[0, 0, 0]]}) == ""
 
 
 @pytest.mark.parametrize(
     "event", [{"kind": "rank"}, {"kind": "step_end", "outcome": "x", "step": 0, "seconds": "long"}]
 )
 def test_an_event_without_its_fields_is_ignored(event: dict[str, Any]) -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
-    progress({"kind": "generation", "gen": 0, "ranks": [[0, 0, 0]]})
-    before = stream.getvalue()
-    progress(event)
-    assert stream.getvalue() == before
+    generation = {"kind": "generation", "gen": 0, "ranks": [[0, 0, 0]]}
+    assert shown(generation, event) == shown(generation)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +152,37 @@ def test_an_event_without_its_fields_is_ignored(event: dict[str, Any]) -> None:
     ],
 )
 def test_fields_of_the_wrong_type_are_ignored(event: dict[str, Any]) -> None:
-    stream = io.StringIO()
-    Progress(stream)(event)
-    assert stream.getvalue() == ""
+    assert shown(event) == ""
 
 
 @pytest.mark.parametrize(("step", "words"), [(-1, "rank 1 not ready, rank 0 dead"), (4, "rank 1 stuck, rank 0 dead")])
 def test_a_rank_that_still_starts_is_not_called_stuck(step: int, words: str) -> None:
-    stream = io.StringIO()
     seen = [{"rank": 1, "how": "stuck"}, {"rank": 0, "how": "dead"}]
-    Progress(stream)({"kind": "trouble", "step": step, "seen": seen})
-    assert stream.getvalue() == f"trouble: {words}\n"
+    assert shown({"kind": "trouble", "step": step, "seen": seen}) == f"trouble: {words}\n"
+
+
+def test_a_reader_that_reads_nothing_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-S, or a pager, for longer than agents wait for the controller. The lines of others wait with it."""
+    monkeypatch.setattr(module, "_CLOSE_S", 0.2)
+    monkeypatch.setattr(module, "_QUEUE_SIZE", 10)
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    received: list[bytes] = []
+    reading = threading.Thread(target=lambda: received.extend(iter(lambda: os.read(read, 1 << 16), b"")))
+    with open(write, "w") as stream:
+        progress, began = Progress(stream), time.monotonic()
+        for _ in range(200):
+            progress({"kind": "interrupted", "by": "x" * 1_000})
+            print_status("a line of another part")
+        progress.close()
+        took_s = time.monotonic() - began
+        reading.start()
+        progress._queue.put(None)
+        progress._thread.join(20)
+        assert not progress._thread.is_alive()
+    reading.join()
+    os.close(read)
+    lines = b"".join(received).splitlines()
+    assert took_s < 10
+    assert any(line.endswith(b" lines were not shown: they were not read in time)") for line in lines)
+    assert 5 < len(lines) < 100

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import IO, Any, cast
 
 from seatrial.report.live import live
+from seatrial.util.streams import begin_live_line, end_live_line
 from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import format_seconds, in_label, printable
 
+_QUEUE_SIZE = 1_000
+"""Lines that wait for a terminal or a reader."""
+_CLOSE_S = 2.0
 _ENDS = {"done": "", "interrupted": ", interrupted", "deadline": ", ended by its deadline"}
 """Outcome of a step -> the end of the line of its check; any other one is named."""
 
@@ -50,7 +58,9 @@ def _how(event: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
 class Progress:
     """Shows each check when it has finished, ``[6/8] training 25 s``, called with each event of a trial.
 
-    A terminal also shows the step at work. Never raises where the stream has no reader.
+    A terminal also shows the step at work. Never raises where the stream has no reader, and never waits for one: a
+    thread writes, since agents that hear nothing for 30 s end their ranks, and a terminal may be stopped (Ctrl-S) for
+    longer. What others print on standard error meanwhile (``print_status``) takes the same way.
     """
 
     def __init__(self, stream: IO[str] | None) -> None:
@@ -66,6 +76,12 @@ class Progress:
         self._ready = 0
         self._world = 0
         self._live = live(cast("IO[str] | None", self._stream), bar=False)
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_QUEUE_SIZE)
+        self._left_out = 0
+        self._thread = threading.Thread(target=self._write_all, name="progress", daemon=True)
+        if stream is not None:
+            self._thread.start()
+            begin_live_line(self._put_text)
 
     def __call__(self, event: dict[str, Any]) -> None:
         try:
@@ -78,21 +94,45 @@ class Progress:
         for line in lines:
             self._print(line)
         if self._live is not None and now is not None:
-            self._live.show(printable(now))
+            self._put(partial(self._live.show, printable(now)))
 
     def close(self) -> None:
-        """Show the last check, and clear the live line."""
+        """Show the last check, and clear the live line, for two seconds at most."""
+        if self._stream is None:
+            return
         for line in self._finished():
             self._print(line)
+        end_live_line(self._put_text)
         if self._live is not None:
-            self._live.close()
+            self._put(self._live.close)
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=_CLOSE_S)
+        self._thread.join(_CLOSE_S)
 
     def _print(self, text: str) -> None:
-        line = "".join(f"{part}\n" for part in wrapped(printable(text), self._columns))
+        self._put_text("".join(f"{part}\n" for part in wrapped(printable(text), self._columns)))
+
+    def _put_text(self, text: str) -> None:
+        self._put(partial(self._write, text))
+
+    def _put(self, write: Callable[[], None]) -> None:
+        try:
+            self._queue.put_nowait(write)
+        except queue.Full:
+            self._left_out += 1
+
+    def _write_all(self) -> None:
+        while (write := self._queue.get()) is not None:
+            write()
+            if self._left_out:
+                count, self._left_out = self._left_out, 0
+                self._write(f"({count} lines were not shown: they were not read in time)\n")
+
+    def _write(self, text: str) -> None:
         if self._live is not None:
-            self._live.print(line)
+            self._live.print(text)
         elif self._stream is not None:
-            self._stream.write(line)
+            self._stream.write(text)
             self._stream.flush()
 
     def _lines(self, event: dict[str, Any]) -> Iterator[str]:
