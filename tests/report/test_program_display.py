@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from seatrial.report.program_display import ProgramDisplay
+from seatrial.util.streams import print_status
 
 PROGRESS: dict[str, Any] = {"kind": "progress", "rank": 0, "step": 5, "num_steps": 10, "epoch": 0, "num_epochs": 1}
 PROGRESS |= {"loss": 0.5, "accuracy": None, "samples_per_s": None, "left_s": None}
@@ -335,3 +336,21 @@ def test_only_the_first_rank_tells_the_progress() -> None:
     display.on_message({**PROGRESS, "rank": 1})
     display.close()
     assert errors.getvalue() == ""
+
+
+def test_what_others_print_meanwhile_waits_for_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """The loop of a run in pods printed such a line to a terminal that was stopped."""
+    errors, goes_on = io.StringIO(), threading.Event()
+    display = ProgramDisplay(None, errors, prefix=False)
+
+    def waits() -> None:
+        assert goes_on.wait(20)
+
+    display._put(waits)
+    print_status("seatrial: pod a was deleted")
+    assert errors.getvalue() == ""
+    goes_on.set()
+    display.close()
+    print_status("later")
+    assert errors.getvalue() == "seatrial: pod a was deleted\n"
+    assert capsys.readouterr().err == "later\n"

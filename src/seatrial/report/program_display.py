@@ -16,6 +16,7 @@ from seatrial.conductor.script_stacks import main_thread_frames
 from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
 from seatrial.training.progress_lines import progress_words
+from seatrial.util.streams import begin_live_line, end_live_line
 from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import as_name, printable, printable_in_color, quoted
 
@@ -98,6 +99,8 @@ class ProgramDisplay:
         self._bar = live(errors, bar=True)
         self._thread = threading.Thread(target=self._write_all, name="display", daemon=True)
         self._thread.start()
+        if errors is not None:
+            begin_live_line(self._put_status)
 
     def on_event(self, event: dict[str, Any]) -> None:
         """Show a note, an interruption, or where a rank of a script is."""
@@ -192,6 +195,7 @@ class ProgramDisplay:
 
     def close(self) -> dict[int, str]:
         """Write the rest of the queue, for two seconds at most; return by rank the output that is still held."""
+        end_live_line(self._put_status)
         self._show_places()
         with self._held_lock:
             held, self._held = self._held, {}
@@ -253,6 +257,10 @@ class ProgramDisplay:
             self._left_out += 1
             return False
         return True
+
+    def _put_status(self, text: str) -> None:
+        """Have lines written that others print on standard error (``print_status``): they wait for no terminal."""
+        self._put(partial(self._write, self._errors, text))
 
     def _put_text(self, text: str) -> None:
         """Have lines of ranks written."""
