@@ -197,6 +197,18 @@ def test_a_disk_that_gives_a_file_in_parts_loses_no_epoch(tmp_path: Path, monkey
     assert [(line["run"], line["epoch"]) for line in read(path)] == [(1, 0), (1, 1), (1, 2), (2, 0)]
 
 
+@pytest.mark.parametrize("number", ["9" * 4_300, str(1 << 63), "-1", "true", "1.0", '"1"', "1e999", "null"])
+@pytest.mark.parametrize("key", ["run", "epoch", "step"])
+def test_a_number_that_no_run_wrote_counts_nowhere(key: str, number: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    row = {"run": "7", "epoch": "0", "step": "10", "checkpoint_dir": "null", key: number}
+    path.write_text("{" + ", ".join(f'"{name}": {value}' for name, value in row.items()) + "}\n")
+    log = EpochLog(path, None, continued=False)
+    log.add(0, 10, {})
+    log.close()
+    assert json.loads(path.read_text().splitlines()[-1])["run"] == log.run == 1
+
+
 def test_a_line_that_was_cut_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     log = EpochLog(path, None, continued=False)

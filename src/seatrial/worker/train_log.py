@@ -17,6 +17,9 @@ _MOST_BYTES = 64 << 20
 """Size of a log, which has about 400 bytes for each epoch. Users of a group may make it longer."""
 
 
+_LARGEST = 1 << 63
+
+
 class EpochLog:
     """The log file, open for one rank of the job.
 
@@ -51,9 +54,12 @@ class EpochLog:
                 f"--log {path}: cannot write this file ({error.strerror or error}); name another one with --log."
             ) from error
         for line in text.splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 row = json.loads(line)
-                run, epoch, folder = int(row["run"]), (int(row["epoch"]), int(row["step"])), row["checkpoint_dir"]
+                run, epoch, folder = row["run"], (row["epoch"], row["step"]), row["checkpoint_dir"]
+                # Others may write here: a number of thousands of digits could not be written again.
+                if not all(type(number) is int and 0 <= number < _LARGEST for number in (run, *epoch)):
+                    continue
                 epochs_by_run.setdefault(run, set()).add(epoch)
                 last_run = max(last_run, run)
                 if folder == self._folder:
