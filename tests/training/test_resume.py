@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import struct
+import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -346,6 +351,24 @@ def test_words_of_a_planted_checkpoint_are_in_quotes_and_short(alone: dist.Proce
             training(PLANTED, checkpoints=Checkpointing(store=store))
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 3_000
+
+
+def test_a_checkpoint_that_grows_when_it_is_sent_is_named(alone: dist.ProcessGroup, tmp_path: Path) -> None:
+    """A list takes one byte in it, and six in what torch writes."""
+    many = 3_500_000
+    words = [b"X%b%b" % (struct.pack("<I", len(word)), word) for word in (b"format", b"step", b"state", b"x")]
+    pickled = b"\x80\x02}(%bK\x01%bK\x07%b}(%b](%beuu." % (*words, b"]" * many)
+    with zipfile.ZipFile(file := io.BytesIO(), "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("a/data.pkl", pickled)
+        archive.writestr("a/byteorder", sys.byteorder)
+    content = file.getvalue()
+    (tmp_path / f"step-{7:012d}.{hashlib.sha256(content).hexdigest()}.pt").write_bytes(content)
+    with (
+        CheckpointFolder(tmp_path) as store,
+        pytest.raises(RequestError, match=r"checkpoint step 7: .*its pickle has more than 16 MiB") as refused,
+    ):
+        find_state(Checkpointing(store=store), alone, CPU)
+    assert cause_of(refused.value) == "request"
 
 
 @pytest.mark.parametrize("liar", ["claims that it failed", "announces nothing", "announces more", "changes a byte"])

@@ -194,8 +194,16 @@ def find_state(
             return torch.zeros(0, dtype=torch.uint8)
         state = chosen[1]
         file = io.BytesIO()
-        torch.save({"name": name, "state": dict(state)}, file)
-        return torch.frombuffer(bytearray(file.getbuffer()), dtype=torch.uint8)
+        try:
+            torch.save({"name": name, "state": dict(state)}, file)
+            content = bytearray(file.getbuffer())
+            # It may have grown: the others would take it for a message that arrives changed.
+            if len(content) > MOST_BYTES:
+                raise RefusedContentError(f"it has more than {MOST_BYTES >> 30} GiB")
+            load_plain(content)
+        except (RefusedContentError, RuntimeError, ValueError) as error:
+            raise _misfit(name, f"it cannot be sent to the other ranks ({shown(str(error))})") from error
+        return torch.frombuffer(content, dtype=torch.uint8)
 
     content = _on_rank_0(read_on_rank_0, group, device, "read a checkpoint")
     # Sums with zeros instead of a broadcast, which would need the world rank of this group's rank 0.
