@@ -30,6 +30,7 @@ IMAGES = small_files.idx_bytes(torch.arange(2 * 3 * 4).view(2, 3, 4))
 LABELS = small_files.idx_bytes(torch.tensor([3, 1, 4]))
 CIFAR_MEMBERS = small_files.cifar_members(10, 2)
 RECORD_BYTES = 3_073
+GROWN = 4_000_000
 
 
 def pack(content: bytes) -> bytes:
@@ -340,8 +341,40 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
 def test_files_that_change_before_they_are_read_are_refused(tmp_path: Path) -> None:
     workload = find_workload("mnist", num_samples=1, data_dir=tmp_path)
     small_files.write_mnist(tmp_path, 20, 10)
-    with pytest.raises(RequestError, match="are not the published files, or changed in the meantime"):
+    words = "its header says 20 x 28 x 28, expected 60000 x 28 x 28: it is not the published one, or has changed"
+    with pytest.raises(RequestError, match=words):
         workload.load()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_file_that_grows_is_not_read_into_memory(number: int, tmp_path: Path) -> None:
+    place = small_files.write_mnist(tmp_path, 20, 10)
+    workload = find_workload("mnist", num_samples=1, data_dir=tmp_path)
+    path = sorted(place.iterdir(), key=lambda path: ("t10k" in path.name, "labels" in path.name))[number]
+    sizes = (GROWN,) if "labels" in path.name else (GROWN // 28**2, 28, 28)
+    path.write_bytes(pack(header(*sizes) + bytes(math.prod(sizes))))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match=f"its header says {sizes[0]}.*, expected [12]0"):
+            workload.load()
+        assert tracemalloc.get_traced_memory()[1] < GROWN // 2
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("form", ["archive", "folder"])
+@pytest.mark.parametrize(("num_train", "num_test"), [(2_000, 2), (10, 2_000), (5, 2), (10, 1)])
+def test_another_number_of_records_is_not_read(num_train: int, num_test: int, form: str, tmp_path: Path) -> None:
+    path = written_cifar(tmp_path, small_files.cifar_members(num_train, num_test), form)
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            RequestError, match=r"images to train and .* to test, expected 10 and 2: it is not the publ"
+        ):
+            cifar.read_images(path, None, (10, 2))
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_small_sets_can_be_learned_and_are_normalised(tmp_path: Path) -> None:

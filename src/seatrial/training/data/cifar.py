@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from seatrial.training.data.data_file import MAX_BYTES, DataFile, damaged, is_folder, open_data_file
+from seatrial.training.data.data_file import MAX_BYTES, NOT_PUBLISHED, DataFile, damaged, is_folder, open_data_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,27 +37,30 @@ def read_sizes(path: Path, folder: Path | None = None) -> tuple[int, int]:
                 _check_size(file, name, sizes[name])
     else:
         sizes = _scan(path, folder, keep=False)[0]
-    counts = {name: size_bytes // _RECORD_BYTES for name, size_bytes in sizes.items()}
-    return sum(counts[name] for name in TRAIN_FILES), counts[TEST_FILE]
+    return _counts(sizes)
 
 
-def read_images(path: Path, folder: Path | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def read_images(
+    path: Path, folder: Path | None = None, counts: tuple[int, int] | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return training images and labels, then test images and labels: images uint8 (N, 3, 32, 32), labels int64 (N,).
 
-    ``path`` is the archive or the folder. Raises RequestError, with file and offset.
+    ``path`` is the archive or the folder. ``counts``: the numbers of training and test images that must be there; None:
+    any. Raises RequestError, with file and offset.
     """
     import torch
 
-    parts = {}
+    parts, sizes = {}, {}
     if is_folder(path, folder):
         for name in (*TRAIN_FILES, TEST_FILE):
             with open_data_file(path / name, folder) as file:
-                size_bytes = file.size_bytes or 0
+                sizes[name] = size_bytes = file.size_bytes or 0
                 _check_size(file, name, size_bytes)
+                _check_counts(file, sizes, counts)
                 parts[name] = file.read(size_bytes, name)
                 file.end()
     else:
-        parts = _scan(path, folder, keep=True)[1]
+        parts = _scan(path, folder, keep=True, counts=counts)[1]
     images, labels = [], []
     for name in (*TRAIN_FILES, TEST_FILE):
         records = torch.frombuffer(parts.pop(name), dtype=torch.uint8).view(-1, _RECORD_BYTES)
@@ -71,7 +74,9 @@ def read_images(path: Path, folder: Path | None = None) -> tuple[Tensor, Tensor,
     return torch.cat(images[:-1]), torch.cat(labels[:-1]), images[-1], labels[-1]
 
 
-def _scan(path: Path, folder: Path | None, *, keep: bool) -> tuple[dict[str, int], dict[str, bytearray]]:
+def _scan(
+    path: Path, folder: Path | None, *, keep: bool, counts: tuple[int, int] | None = None
+) -> tuple[dict[str, int], dict[str, bytearray]]:
     """Return the sizes in bytes of the six members of an archive, and with ``keep`` their contents."""
     import tarfile  # here, as nearly every command imports this module, and few read CIFAR-10
 
@@ -94,6 +99,7 @@ def _scan(path: Path, folder: Path | None, *, keep: bool) -> tuple[dict[str, int
                     raise file.wrong(f"{name} is there twice or is no regular file")
                 _check_size(file, name, member.size)
                 sizes[name] = member.size
+                _check_counts(file, sizes, counts)
                 kept = contents.setdefault(name, bytearray()) if keep else None
             _read_member(file, member.size, kept)
         while file.read_some(2**20):  # to the end, where gzip compares the checksum
@@ -121,6 +127,26 @@ def _read_member(file: DataFile, size_bytes: int, kept: bytearray | None) -> Non
         if kept is not None:
             kept += part
     file.read(rest, "a member of the tar archive")
+
+
+def _counts(sizes: dict[str, int]) -> tuple[int, int]:
+    """Return the numbers of training and test images in the members whose sizes are known."""
+    counts = {name: size_bytes // _RECORD_BYTES for name, size_bytes in sizes.items()}
+    return sum(counts.get(name, 0) for name in TRAIN_FILES), counts.get(TEST_FILE, 0)
+
+
+def _check_counts(file: DataFile, sizes: dict[str, int], counts: tuple[int, int] | None) -> None:
+    """Raise RequestError where these members have more images than ``counts``, or all of them others: before they are
+    read, since they may take a hundred times the memory of the published ones."""
+    found = _counts(sizes)
+    is_whole = len(sizes) == len(TRAIN_FILES) + 1
+    if counts is None or (found == counts if is_whole else found[0] <= counts[0] and found[1] <= counts[1]):
+        return
+    words = "" if is_whole else "at least "
+    raise file.wrong(
+        f"there are {words}{found[0]} images to train and {found[1]} to test, expected {counts[0]} and {counts[1]}:"
+        f" {NOT_PUBLISHED}"
+    )
 
 
 def _check_size(file: DataFile, name: str, size_bytes: int) -> None:

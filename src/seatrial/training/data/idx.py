@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seatrial.training.data.data_file import MAX_BYTES, DataFile, open_data_file
+from seatrial.training.data.data_file import MAX_BYTES, NOT_PUBLISHED, DataFile, open_data_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,23 +29,29 @@ def read_sizes(path: Path, num_dimensions: int, folder: Path | None = None) -> t
         return _read_header(file, num_dimensions)
 
 
-def read_images(path: Path, folder: Path | None = None) -> Tensor:
-    """Return all images, uint8 (N, 1, H, W). Raises RequestError, with file and offset."""
+def read_images(path: Path, folder: Path | None = None, sizes: tuple[int, ...] = ()) -> Tensor:
+    """Return all images, uint8 (N, 1, H, W). Raises RequestError, with file and offset.
+
+    ``sizes``: the dimensions that the header must have; empty: any.
+    """
     import torch
 
     with open_data_file(path, folder) as file:
-        count, height, width = _read_header(file, 3)
+        count, height, width = _read_header(file, 3, sizes)
         pixels = file.read(count * height * width, "the images")
         file.end()
     return torch.frombuffer(pixels, dtype=torch.uint8).view(count, 1, height, width)
 
 
-def read_labels(path: Path, num_classes: int, folder: Path | None = None) -> Tensor:
-    """Return all labels, int64 (N,). Raises RequestError, with file and offset, also for a label that is too high."""
+def read_labels(path: Path, num_classes: int, folder: Path | None = None, sizes: tuple[int, ...] = ()) -> Tensor:
+    """Return all labels, int64 (N,). Raises RequestError, with file and offset, also for a label that is too high.
+
+    ``sizes``: as in ``read_images``.
+    """
     import torch
 
     with open_data_file(path, folder) as file:
-        (count,) = _read_header(file, 1)
+        (count,) = _read_header(file, 1, sizes)
         begin = file.at
         labels = torch.frombuffer(file.read(count, "the labels"), dtype=torch.uint8)
         file.end()
@@ -55,7 +61,7 @@ def read_labels(path: Path, num_classes: int, folder: Path | None = None) -> Ten
     return labels.long()
 
 
-def _read_header(file: DataFile, num_dimensions: int) -> tuple[int, ...]:
+def _read_header(file: DataFile, num_dimensions: int, wanted: tuple[int, ...] = ()) -> tuple[int, ...]:
     expected = bytes((0, 0, _UNSIGNED_BYTES, num_dimensions))
     header = bytes(file.read(4, "the IDX header"))
     if header != expected:
@@ -65,6 +71,9 @@ def _read_header(file: DataFile, num_dimensions: int) -> tuple[int, ...]:
             at=0,
         )
     sizes = struct.unpack(f">{num_dimensions}I", file.read(4 * num_dimensions, "the IDX header"))
+    if wanted and sizes != wanted:
+        found, other = (" x ".join(map(str, each)) for each in (sizes, wanted))
+        raise file.wrong(f"its header says {found}, expected {other}: {NOT_PUBLISHED}", at=4)
     size_bytes = math.prod(sizes)
     if not 0 < size_bytes <= MAX_BYTES:
         product = " x ".join(map(str, sizes))
