@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 
@@ -236,3 +238,203 @@ def test_each_rank_has_its_exceptions() -> None:
     assert raised([*FRAMES]) == []
     (chain,) = raised([*FRAMES, "queue.Empty"])
     assert chain.messages == ["queue.Empty"]
+
+
+TOP = "╭───────────────────── Traceback (most recent call last) ──────────────────────╮"
+BOX = [TOP, "│ /job/train.py:7 in gen" + " " * 56 + "│", "╰" + "─" * 78 + "╯"]
+"""What rich prints without a terminal, at 80 columns; a word that has no room in them fills a line."""
+ASCII_BOX = ["+-------------------- Traceback (most recent call last) ---------------------+", "| x |", f"+{'-' * 78}+"]
+RICH_GLOO = [
+    "RuntimeError: ",
+    "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] ",
+    "Connection closed by peer [10.0.0.2]:63200",
+]
+RICH_LONG = [
+    "RuntimeError: ",
+    "[/" + "x" * 60 + "/gloo/gloo/transpo",
+    "rt/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:63200" + "1" * 18,
+    "and more",
+]
+RICH_STORE = ["DistNetworkError: The client socket has failed to connect to any network address", "of (h, 1)."]
+RICH_TIMEOUT = [
+    "RuntimeError: ",
+    "[/" + "x" * 50 + "/unbound_buffer.cc:78] Timed",
+    "out waiting 1800000ms for recv operation to complete",
+]
+RICH_BROKEN = [
+    "DistBackendError: NCCL error in: ",
+    "/pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error (run",
+    "with NCCL_DEBUG=INFO for details), NCCL version 2.26.2",
+    "ncclUnhandledCudaError: Call to CUDA function failed.",
+    "Last error:",
+    "Cuda failure 'uncorrectable ECC error encountered'",
+]
+RICH_MEMORY = [
+    "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ",
+    "capacity of 1 GiB.",
+]
+
+
+@pytest.mark.parametrize("box", [BOX, ASCII_BOX, BOX[1:], BOX[2:]])
+@pytest.mark.parametrize("mark", [list, marked])
+@pytest.mark.parametrize(
+    ("message", "is_witness"),
+    [
+        (RICH_GLOO, True),
+        (RICH_LONG, True),
+        (RICH_STORE, True),
+        (RICH_TIMEOUT, True),
+        (RICH_BROKEN, False),
+        (RICH_MEMORY, False),
+        (OWN, False),
+    ],
+)
+def test_lines_that_rich_has_broken_are_read_as_one(
+    box: list[str], mark: Callable[[list[str]], list[str]], message: list[str], is_witness: bool
+) -> None:
+    assert complains(mark([*box, *message])) == is_witness
+    assert complains(mark([*box, *message, CAUSE[1], *BOX, *OWN])) == is_witness
+    assert complains(mark([*box, *OWN, LINK[1], *BOX, *message])) == is_witness
+
+
+def test_a_message_that_rich_has_broken_is_one_text() -> None:
+    (chain,) = raised([*BOX, *RICH_GLOO])
+    assert chain.messages == ["".join(RICH_GLOO)]
+    (chain,) = raised([*BOX, *RICH_BROKEN])
+    assert chain.messages[0].splitlines()[0] == f"{RICH_BROKEN[0]}{RICH_BROKEN[1]} {RICH_BROKEN[2]}"
+    assert chain.messages[0].splitlines()[1:] == RICH_BROKEN[3:]
+    assert raised([*BOX[2:], "the settings of this run are above", "step 1"]) == []
+
+
+@pytest.mark.parametrize("name", ["RuntimeError", "ConnectionResetError"])
+@pytest.mark.parametrize("where", ["DataLoader worker process 0", "pin memory thread for device 0"])
+@pytest.mark.parametrize("cut", [0, 3, 4])
+def test_an_error_of_a_worker_that_loads_data_is_no_complaint(name: str, where: str, cut: int) -> None:
+    worker = [f"Original {HEAD}", *FRAMES[1:], *[line for line in LINK if line], *FRAMES]
+    lines = [*FRAMES, f"{name}: Caught {name} in {where}.", *worker, RESET[0], "", "step 8 was not begun"]
+    assert not complains(lines[cut:])
+    assert not complains(marked(lines)[cut:])
+    # What came later is one.
+    assert complains([*lines, *FRAMES, *GLOO])
+
+
+def test_the_exception_of_a_launcher_says_only_that_its_rank_failed() -> None:
+    ended = "subprocess.CalledProcessError: Command '['/usr/bin/python3', 'x.py']' returned non-zero exit status 1."
+    assert complains([*FRAMES, *GLOO, *FRAMES, ended])
+    assert not complains([*FRAMES, *OWN, *FRAMES, ended])
+    assert not complains([*FRAMES, ended])
+
+
+CRASHES = [
+    [],
+    ["free(): invalid pointer"],
+    ["pure virtual method called", "terminate called without an active exception"],
+    ["terminate called after throwing an instance of 'std::system_error'", "  what():  Resource deadlock avoided"],
+    ["Fatal Python error: Segmentation fault", "", "Current thread 0x00007f (most recent call first):", '  File "x"'],
+    [
+        "Fatal Python error: _enter_buffered_busy: could not acquire lock for <_io.BufferedWriter name='<stdout>'> at"
+        " interpreter shutdown, possibly due to daemon threads",
+        "Python runtime state: finalizing (tstate=0x0000)",
+        "<no Python frame>",
+    ],
+]
+
+
+@pytest.mark.parametrize("code", [-6, -7, -11, -13])
+@pytest.mark.parametrize("crash", CRASHES)
+@pytest.mark.parametrize("message", [REMOTE, SYSTEM, INTERNAL, GLOO, BARRIER, RICH_GLOO])
+def test_a_rank_that_crashes_after_its_complaint_stays_a_witness(
+    code: int, crash: list[str], message: list[str]
+) -> None:
+    head = BOX if message is RICH_GLOO else FRAMES
+    assert complains([*marked([*head, *message]), *crash], code)
+    assert complains([*marked([*head, *message]), "wandb: run finished", *crash], code)
+    assert complains([*head, *message, *crash], code)
+    assert complains([*head, *message, NOISE, *crash], code)
+    # Killed from outside, which is no end of the rank's own making.
+    assert not complains([*marked([*head, *message]), *crash], -9)
+    assert not complains([*marked([*head, *OWN]), *crash], code)
+
+
+@pytest.mark.parametrize("crash", CRASHES[:2])
+@pytest.mark.parametrize("code", [-6, -11])
+def test_a_rank_that_crashes_long_after_a_complaint_is_no_witness(code: int, crash: list[str]) -> None:
+    """Without the mark of torch a script may have caught the exception and gone on."""
+    assert not complains([*FRAMES, *GLOO, "connected again", *crash], code)
+    assert not complains([*FRAMES, *GLOO, NOISE, "step 8", *crash], code)
+    assert not complains(["step 8", *crash], code)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "ConnectionResetError: [Errno 104] Die Verbindung wurde vom Kommunikationspartner zurückgesetzt",
+        "ConnectionAbortedError: [Errno 103] Le logiciel a provoqué l'abandon de la connexion",
+        "mpi4py.MPI.Exception: MPI_ERR_PROC_FAILED: Process Failure",
+        "mpi4py.MPI.Exception: MPIX_ERR_REVOKED: Communicator revoked",
+        "RuntimeError: [/opt/pytorch/torch/csrc/distributed/c10d/ProcessGroupUCC.cpp:488] [Rank 0][ProcessGroupUCC-0]"
+        "[COLL_POST] allreduce failed, error code -6: Operation timed out",
+        "RuntimeError: oneCCL: ze_handle_exchange.cpp:99 mem_handle_exchange: EXCEPTION: recvmsg: Connection reset",
+        "RuntimeError: Broken pipe",
+        "RuntimeError: Connection reset by peer",
+        "RuntimeError: Connection closed by peer [10.0.0.2]:63200",
+        "RuntimeError: the step has failed: Connection closed by peer [10.0.0.2]:63200",
+        "RuntimeError: [7] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value"
+        " store by key '0', but store->get('0') got error: Broken pipe.",
+        "RuntimeError: eof (this error originated at tensorpipe/transport/uv/connection_impl.cc:132)",
+        "RuntimeError: Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels",
+        "RuntimeError: Gloo connectFullMesh failed with [/x.cc:1] timed out connecting",
+        "horovod.common.exceptions.HorovodInternalError: [/tmp/gloo/transport/tcp/pair.cc:589] Read error [10.0.0.2]:1:"
+        " Connection reset by peer",
+        "jaxlib.xla_extension.XlaRuntimeError: UNKNOWN: Gloo all-reduce failed: Connection closed by peer [10.0.0.2]:1",
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has"
+        " failed.",
+    ],
+)
+def test_words_about_a_peer_make_a_witness(error: str) -> None:
+    assert complains([*FRAMES, error])
+    assert complains(marked([*FRAMES, error]))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: Input tensor data type is not supported for NCCL process group: Short",
+        "RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (2), got (3))",
+        "RuntimeError: config error: backend must be one of nccl, gloo; got 'ncl'",
+        "RuntimeError: Cannot use ReduceOp.BAND with NCCL",
+        "RuntimeError: PreMulSum is only for NCCL backend",
+        "RuntimeError: Could not reach the metadata server: Connection refused",
+        "RuntimeError: [/__w/gloo/gloo/transport/tcp/device.cc:128] error resolving hostname",
+        "RuntimeError: [/x/ProcessGroupUCC.cpp:488] [Rank 0][ProcessGroupUCC-0] error code -3: Invalid parameter",
+        "requests.exceptions.ConnectionError: HTTPConnectionPool(host='x', port=80): Max retries exceeded with url: /"
+        " (Caused by NewConnectionError('[Errno 111] Connection refused'))",
+        "ConnectionError: HTTPConnectionPool(host='x', port=80): Max retries exceeded with url: / (Caused by"
+        " NewConnectionError(': [Errno 111] Connection refused'))",
+        "urllib.error.URLError: <urlopen error [Errno 104] Connection reset by peer>",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.",
+    ],
+)
+def test_the_name_of_a_library_or_a_host_makes_no_witness(error: str) -> None:
+    assert not complains([*FRAMES, error])
+    assert not complains(marked([*FRAMES, error]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "last"),
+    [
+        ("internal error - please report this issue to the NCCL developers", "Bootstrap : no socket interface found"),
+        ("unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "Cuda failure 101 'invalid device ordinal'"),
+    ],
+)
+def test_what_a_host_lacks_is_no_complaint(kind: str, last: str) -> None:
+    assert not complains([*FRAMES, *nccl(kind, "ncclInternalError: Internal check failed.", last)])
+
+
+def test_colors_hide_no_exception() -> None:
+    colored = "\x1b[1;35mRuntimeError\x1b[0m: \x1b[35m{}\x1b[0m"
+    assert complains([*FRAMES, colored.format(GLOO[0].partition(": ")[2])])
+    url = "\x1b[1;35murllib.error.URLError\x1b[0m: \x1b[35m<urlopen error [Errno 111] Connection refused>\x1b[0m"
+    assert not complains([*FRAMES, url])

@@ -273,7 +273,7 @@ class ProgramConductor(BaseConductor):
             self._node_lost(self._nodes[rank], "its agent ended its ranks", now)
         if ended.failed:
             self._failed_at = self._failed_at or now
-            if text := "" if self._config.watched else fabric_error(ended):
+            if rank not in self._errors and (text := fabric_error(ended)):
                 self._errors[rank] = ("fabric", text)
         if len(self._exits) == self._config.world_size:
             self._all_ended(now)
@@ -555,12 +555,12 @@ class ProgramConductor(BaseConductor):
             outcome["how"] = "refused" if failure.refused else "failed" if self._generation >= 0 else "absent"
             outcome["text"] = self._sentence(failure)
             first = failure.rank
-            # Where the rank itself reported the error, its last lines add nothing.
-            reported = self._config.watched and first in self._errors
             if self._notes:
                 outcome["notes"] = self._notes
-            if first is not None and first in self._exits and not reported:
-                outcome["last_lines"] = list(self._exits[first].last_lines)
+            shown = None if first is None else self._exits.get(first)
+            # Where the rank itself reported the error, its last lines add nothing.
+            if shown is not None and not (self._config.watched and first in self._errors and shown.code > 0):
+                outcome["last_lines"] = list(shown.last_lines)
         elif self._interrupted_by and not (all_reported and not any(codes.values())):
             outcome["how"] = "interrupted"
             outcome["text"] = f"stopped by {self._interrupted_by}{self._how_stopped()}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from seatrial.conductor.cancellation import is_stop_signal
-from seatrial.conductor.raised_errors import Chain, error_passed_on, exception_name, raised
+from seatrial.conductor.raised_errors import Chain, error_passed_on, exception_name, is_of_worker, raised
 from seatrial.conductor.rank_status import Suspicion
-from seatrial.protocol.connecting import FROM_OTHERS
+from seatrial.protocol.connecting import CRASHES, FROM_OTHERS
 from seatrial.protocol.exception_lines import TRACEBACK
 from seatrial.protocol.fabric_errors import (
     gave_up,
@@ -20,23 +22,28 @@ from seatrial.protocol.fabric_errors import (
     says_lost,
     says_why_aborted,
 )
-from seatrial.protocol.own_errors import in_one_line, message_at, own_cause
+from seatrial.protocol.own_errors import in_one_line, is_of_device, message_at, own_cause
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S
 from seatrial.util.text import quoted, signal_words
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
 _MAX_TEXT_CHARS = 300
-_TORCH_RAISES = re.compile(r"([\w.]+\.)?(RuntimeError|AcceleratorError|Dist\w*Error|Exception)")
-"""Exceptions of torch and MPI when a peer is gone. A URLError is about something else, whatever it says."""
+_TORCH_RAISES = re.compile(
+    r"([\w.]+\.)?(\w*RuntimeError|AcceleratorError|Dist\w*Error|Rendezvous\w*Error|HorovodInternalError|Exception)"
+)
+"""Exceptions of torch, MPI, Horovod and JAX when a peer is gone. A URLError is about something else."""
 _SOCKET_RAISES = re.compile(r"Connection(Reset|Aborted)?Error|BrokenPipeError")
 """Exceptions of Python's own sockets. Others that follow from them are about a host on the internet."""
+_CLOSED = re.compile(r"\w+: \[Errno (?:32|103|104|108)\]")
+"""EPIPE, ECONNABORTED, ECONNRESET and ESHUTDOWN: the words behind them are in the language of the host."""
 _MISUSE = re.compile(
     r"\[enforce fail at |nccl ?invalid|nccl error[^\n]*, invalid (?:usage|argument)\b|duplicate gpu detected"
-    r"|eaddrinuse",
+    r"|eaddrinuse|bootstrap ?: no socket interface found|cuda failure \d* ?'invalid device ordinal'"
+    r"|\bgloo/transport/\w+/device\.cc:",
     re.I,
 )
-"""Words of Gloo, NCCL and the store about a call that is wrong by itself."""
+"""Words of Gloo, NCCL and the store about a call that is wrong by itself, or about what the host itself lacks."""
 _REMOTE = "remote process exited"
 """In the first line of an error of NCCL whose last message is about a peer, and may quote it."""
 _TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
@@ -44,7 +51,7 @@ _TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
 _TORCH_GUESS = " This is typically caused by"
 _GROUP = re.compile(r"(?:[\w.]+\.)?(?:Base)?ExceptionGroup\b")
 """An exception that only holds others."""
-_LOST_STORE = re.compile(r"(?:[\w.]+\.)?Dist(?:Network|Store)Error$")
+_LOST_STORE = re.compile(r"(?:[\w.]+\.)?(?:Dist(?:Network|Store)|Rendezvous(?:Connection|Timeout))Error$")
 """Exceptions of torch that say nothing but that a peer or the store in it is gone or silent."""
 _ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT, 256 - signal.SIGABRT)
 """Exit codes of a process that was aborted, of a shell above it, and of a Python that hands on its exit code."""
@@ -61,8 +68,26 @@ _LEFT_ALONE = (
 )
 _NOISE = re.compile(r"(?:\[[A-Za-z_]{1,20}\d{1,9}\]:)* ?\[[WI]\d{0,8}[ \]]|.{1,300} NCCL INFO ")
 """Before the lines of torch and NCCL that tell no error."""
-_THREADS_LEFT = "terminate called without an active exception"
-"""A Python that exits after a traceback may be aborted because a thread of Gloo still runs: it had failed before."""
+_AT_ITS_END = re.compile(
+    r"^terminate called without an active exception|^Fatal Python error: .*at interpreter shutdown"
+    r"|^Python runtime state: finalizing"
+)
+"""Words of a crash of a Python that was ending: a thread of Gloo still ran, or held a lock."""
+_MORE_OF_MESSAGE = re.compile(r" |nccl\w{1,40}: |Last error:|\[[^\[\]\s]{1,300}:\d{1,9}\] ")
+"""The later lines of a message of torch: those of NCCL, and what Gloo said."""
+_COLOR = re.compile(r"\x1b\[[\d;]{0,20}m")
+"""Python and rich color their tracebacks where somebody asks for that, and then a terminal need not be there."""
+_MAY_CRASH = frozenset((*CRASHES, signal.SIGABRT, signal.SIGPIPE, signal.SIGTRAP))
+"""Signals that end a process by itself: where it ends after an exception its threads still run, and its libraries close
+connections to peers that are gone."""
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_CRASH_WORDS = re.compile(
+    r"terminate called |\s{0,20}what\(\):|Fatal Python error: |Python runtime state: |Extension modules: "
+    r"|<no Python frame>|.{0,100}\(most recent call first\):|\s{0,20}File \"|\s{0,20}frame #|free\(\): |double free "
+    r"|malloc|munmap_chunk\(\): |corrupted |pure virtual method |\*\*\* |.{0,200}(?:Segmentation fault|core dumped)"
+    r"|Set the environment variable HYDRA_FULL_ERROR"
+)
+"""What a process and Hydra print between an exception that ended the script and the end of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +190,8 @@ class ScriptError:
     before: str = ""
     """The exception of the rank itself that came before its complaint. It may have handled that and gone on."""
     of_ranks: tuple[int, ...] = ()
-    """The ranks whose error torch has passed on to this one."""
+    """The ranks whose error torch has passed on to this one, by their numbers in the group that the script gave to
+    torch: they are those of the world where all ranks up to them are in the group."""
 
 
 def first_failure(
@@ -187,9 +213,11 @@ def first_failure(
         return lost_nodes(together_lost)
     if others:
         together = [ended for ended in others if ended.at - earliest <= _TOGETHER_S]
-        first = min(together, key=lambda ended: (not _killed(ended.code), ended.at))
+        first = min(together, key=lambda ended: (not (ended.oom or _no_peer_causes(ended.code)), ended.at))
         line = script_error(first).text
-        said = errors.get(first.rank, ("", ""))[1] or (line if has_raised(first) else "")
+        cause, said = errors.get(first.rank, ("fabric", ""))
+        if cause == "fabric" and has_raised(first):
+            said = line or said
         text = "; ".join(filter(None, (said, first.oom)))
         suspicion = _suspicion(first.rank, exits, how_ended(first.code))
         return Failure(suspicions=(suspicion,), text=text, last_line="" if text else line)
@@ -239,7 +267,7 @@ def only_stop_signals(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str,
 
 
 def _own_failures(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> list[Exit]:
-    of_others = {rank for rank, (cause, _) in errors.items() if cause == "fabric"}
+    of_others = {rank for rank, (cause, _) in errors.items() if cause == "fabric" and not _is_at_fault(rank, exits)}
     of_others |= {rank for rank, ended in exits.items() if ended.may_come_from_others and rank not in errors}
     return [ended for rank, ended in exits.items() if ended.failed and rank not in of_others]
 
@@ -248,9 +276,27 @@ def _suspicion(rank: int, exits: Mapping[int, Exit], detail: str) -> Suspicion:
     return Suspicion(how="dead", rank=rank, phase=exits[rank].phase if rank in exits else "", detail=detail)
 
 
-def _killed(code: int) -> bool:
-    """Return whether a signal ended it that no peer's death leads to: NCCL's watchdog ends its process by SIGABRT."""
-    return code < 0 and -code not in (signal.SIGABRT, signal.SIGTERM)
+def _is_at_fault(rank: int, exits: Mapping[int, Exit]) -> bool:
+    """Return whether a rank that has complained of others has failed by itself.
+
+    That is so where its device ended it: NCCL may hear of that first. Of an error that torch has passed on to all ranks
+    of a group the number says so where all ranks before this one have raised it as well: else its number in the group
+    is another one than in the world.
+    """
+    if rank not in exits:
+        return False
+    error = script_error(exits[rank])
+    if exits[rank].code < 0 and not error.is_witness and is_of_device(exits[rank].last_lines):
+        return True
+    numbers = error.of_ranks
+    return rank in numbers and all(
+        other in exits and script_error(exits[other]).of_ranks == numbers for other in range(rank)
+    )
+
+
+def _no_peer_causes(code: int) -> bool:
+    """Return whether a signal ended it that the death of a peer never leads to."""
+    return code in _KILLED or (code < 0 and -code not in (*_MAY_CRASH, signal.SIGTERM))
 
 
 def how_ended(code: int) -> str:
@@ -274,6 +320,7 @@ def fabric_error(ended: Exit) -> str:
     return error.text if error.is_witness else ""
 
 
+@lru_cache(maxsize=1 << 13)
 def script_error(ended: Exit) -> ScriptError:
     """Return the error of a program.
 
@@ -281,25 +328,46 @@ def script_error(ended: Exit) -> ScriptError:
     in one output, one that failed by itself explains the others. A parent of the rank may end in many ways when the
     rank is aborted, so the exit code decides little.
     """
-    lines = [line for line in ended.last_lines if line.strip()]
-    if ended.code < 0 and ended.code not in _ABORTED:
+    lines = [_COLOR.sub("", line) for line in ended.last_lines if line.strip()]
+    if ended.code < 0 and -ended.code not in _MAY_CRASH and ended.code not in _ABORTED:
         return ScriptError(text="")
     chains = raised(lines)
     errors = [(chain, _error_of(chain, ended.rank)) for chain in chains]
-    aborts = [_abort_at(lines, number) for number, line in enumerate(lines) if says_why_aborted(line)]
-    if aborts:
+    if aborts := [_abort_at(lines, number) for number, line in enumerate(lines) if says_why_aborted(line)]:
         # What the device of the rank did comes first, and that it gave up waiting, before what others told it.
         abort = min(aborts, key=lambda each: (each.is_witness, not gave_up(each.text)))
         is_aborted = ended.code in _ABORTED or _is_child_aborted(lines)
         # An exception without a mark of torch may be one that was logged, and the rank went on.
         own = (error for chain, error in errors if not error.is_witness and not (is_aborted and chain.rank is None))
         return next(own, abort) if abort.is_witness else abort
-    if ended.code < 0 and not (chains and lines[-1].startswith(_THREADS_LEFT)):
+    if ended.code < 0 and not any(_AT_ITS_END.search(line) for line in lines):
+        errors = [(chain, error) for chain, error in errors if chain.rank is not None or _ends_with(lines, chain)]
+    if errors:
+        return next((error for _, error in errors if not error.is_witness), errors[-1][1])
+    if ended.code == -signal.SIGPIPE:
+        return ScriptError(text="it wrote to a connection that the other end had closed", is_witness=True)
+    if ended.code < 0:
         return ScriptError(text="")
-    if not errors:
-        line = next((line.strip() for line in reversed(lines) if not _NOISE.match(line)), "")
-        return ScriptError(text=line, is_witness=not _is_own(line) and (gave_up(line) or says_lost(line)))
-    return next((error for _, error in errors if not error.is_witness), errors[-1][1])
+    line = next((line.strip() for line in reversed(lines) if not _NOISE.match(line)), "")
+    return ScriptError(text=line, is_witness=not _is_own(line) and (gave_up(line) or says_lost(line)))
+
+
+def _ends_with(lines: Sequence[str], chain: Chain) -> bool:
+    """Return whether a process printed nothing but the words of its crash after an exception that torch did not mark.
+
+    Else it may have logged the exception, and have gone on.
+    """
+    message = chain.messages[-1].partition("\n")[0]
+    name = message.split()[0]
+    began = max((number for number, line in enumerate(lines) if line.startswith(name)), default=len(lines))
+    return all(
+        line.strip() in message
+        or _CRASH_WORDS.match(line)
+        or _MORE_OF_MESSAGE.match(line)
+        or _NOISE.match(line)
+        or before.strip() == "Last error:"
+        for before, line in itertools.pairwise(lines[began:])
+    )
 
 
 def _is_child_aborted(lines: Sequence[str]) -> bool:
@@ -324,8 +392,9 @@ def _error_of(chain: Chain, rank: int) -> ScriptError:
     for message in messages:
         if ranks := ranks_passed_on(message):
             own = rank if chain.rank is None else chain.rank
-            of_ranks = () if own in ranks else tuple(sorted(ranks))
-            return ScriptError(text=error_passed_on(message), is_witness=own not in ranks, of_ranks=of_ranks)
+            # Below a launcher, several ranks have their marks in one output: nobody knows who else has raised it.
+            is_own = own in ranks and (own == 0 or own != rank)
+            return ScriptError(text=error_passed_on(message), is_witness=not is_own, of_ranks=tuple(sorted(ranks)))
     complaints = [
         number
         for number, message in enumerate(messages)
@@ -336,9 +405,13 @@ def _error_of(chain: Chain, rank: int) -> ScriptError:
         if _is_own(message) and not (own_cause(message) == "memory" and complaints and complaints[-1] > number):
             return ScriptError(text=in_one_line(message))
     if not complaints:
-        return ScriptError(text=in_one_line(messages[-1]))
+        return ScriptError(text=_text_of(messages[-1]))
     before = next((message for message in messages[: complaints[0]] if not _GROUP.match(message)), "")
-    return ScriptError(text=in_one_line(messages[complaints[-1]]), is_witness=True, before=in_one_line(before))
+    return ScriptError(text=in_one_line(messages[complaints[-1]]), is_witness=True, before=before and _text_of(before))
+
+
+def _text_of(message: str) -> str:
+    return error_passed_on(message) if is_of_worker(message) else in_one_line(message)
 
 
 def _is_own(message: str) -> bool:
@@ -350,12 +423,13 @@ def _is_own(message: str) -> bool:
 def _complains(message: str) -> bool:
     """Return whether a message of torch is about the connections to other ranks."""
     exception, line = exception_name(message), message.partition("\n")[0]
-    if exception and not (_TORCH_RAISES.fullmatch(exception) or _SOCKET_RAISES.fullmatch(exception)):
+    if is_of_worker(message) or _is_own(message):
         return False
-    if _is_own(message):
+    is_of_socket = _SOCKET_RAISES.fullmatch(exception) is not None
+    if exception and not is_of_socket and not _TORCH_RAISES.fullmatch(exception):
         return False
     is_said = gave_up(line) or says_why_aborted(line) or names_fabric(line)
-    return is_said or _LOST_STORE.match(exception) is not None
+    return is_said or _LOST_STORE.match(exception) is not None or (is_of_socket and _CLOSED.match(line) is not None)
 
 
 def has_raised(ended: Exit) -> bool:

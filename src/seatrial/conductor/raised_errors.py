@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,16 @@ _AFTER = re.compile(
 """What follows a message: lines of torch and NCCL with their own heads, a stack in C++, another exception."""
 _IN_GROUP, _DIVIDER = re.compile(r" {2,80}\| ?"), re.compile(r" {2,80}\+[-+]{1,80}( \d)?")
 """Before each line of an ExceptionGroup; before each of its exceptions, with their number, and at its end."""
+_BOX_TOP = re.compile(r"[╭+][─-]{2,500} Traceback \(most recent call last\) [─-]{2,500}[╮+]$")
+_BOX_END = re.compile(r"[╰+][─-]{20,500}[╯+]$")
+"""How the package rich shows the traceback of an exception, as typer and several trainers have it do."""
+_OF_WORKER = re.compile(
+    r"[\w.]{1,200}: Caught [\w.]{1,200} in (?:DataLoader worker|pin memory thread)|Original " + re.escape(TRACEBACK)
+)
+"""The first line of an exception of a process or a thread that loads data: torch raises it again where the data is
+read. An agent may have cut off the lines before the second form."""
+_OF_CHILD = re.compile(r"subprocess\.CalledProcessError: Command .{0,400}python.{0,400} returned non-zero exit status")
+"""The exception of a launcher above the rank, which says nothing but that the rank has failed."""
 _MOST_LINES = 32
 """Lines of a message that are read."""
 
@@ -47,6 +58,8 @@ class _Raised:
     """Its traceback was seen from the beginning."""
     aside: bool = False
     """It did not end the program."""
+    width: int = 0
+    """Columns at which rich has broken its lines; 0: nobody has."""
 
 
 def raised(lines: Sequence[str]) -> list[Chain]:
@@ -69,8 +82,13 @@ def raised(lines: Sequence[str]) -> list[Chain]:
     return [*chains.values()] or ([unmarked] if unmarked else [])
 
 
+def is_of_worker(message: str) -> bool:
+    """Return whether the exception is that of a process or a thread of the rank that loads data."""
+    return _OF_WORKER.match(message) is not None
+
+
 def error_passed_on(message: str) -> str:
-    """Return the last exception in a message by which torch passes on an error of other ranks, in one line."""
+    """Return the last exception in a message by which torch passes on an error, in one line."""
     first, *rest = message.splitlines()
     return next((line.strip() for line in reversed(rest) if _RAISED.match(line)), first)
 
@@ -85,34 +103,50 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
     found: list[_Raised] = []
     coming: _Raised | None = None  # the exception below the frames that are read now
     is_open = in_group = is_linked = is_aside = False
+    width = 0
     for line in lines:
         in_group |= "Exception Group " + TRACEBACK in line
         text = _IN_GROUP.sub("", line, count=1) if in_group else line
         divider = _DIVIDER.match(line) if in_group else None
-        is_passed_on = is_open and bool(ranks_passed_on(found[-1].lines[0]))
-        if text.rstrip().endswith(TRACEBACK) and not is_passed_on:
+        first = found[-1].lines[0] if is_open else ""
+        is_worker = is_of_worker(first)
+        is_head = text.rstrip().endswith(TRACEBACK)
+        # A traceback that neither torch nor a link announces is that of a later exception, which no message holds.
+        is_held = is_worker and (not is_head or is_linked or text.startswith("Original "))
+        is_passed_on = is_held or bool(ranks_passed_on(first))
+        if is_head and text.startswith("Original ") and not is_open:
+            found.append(_Raised(lines=[text], linked=is_linked, aside=is_aside))
+            coming, is_open, is_linked, is_aside = None, True, False, False
+        elif (is_head and not is_passed_on) or _BOX_TOP.match(text):
             coming, is_open = _Raised(linked=is_linked, aside=is_aside), False
             is_linked = is_aside = False
+        elif _BOX_END.match(text):
+            width = len(text)
+            continue
         elif coming is not None:
-            if text.strip() and not text.startswith(" "):
+            if text.strip() and not text.startswith((" ", "│", "|")):
                 coming.lines.append(text)
+                coming.width = width
                 found.append(coming)
                 coming, is_open = None, True
-        elif _AFTER.match(text) or divider:
+        elif (_AFTER.match(text) and not (is_held and text.startswith(LINKS))) or divider:
             is_open = False
             is_linked = text.startswith(LINKS) or (divider is not None and divider[1] is not None)
             is_aside = text.startswith(ASIDE) or (is_linked and bool(found) and found[-1].aside)
         elif (_RAISED.match(text) or ranks_passed_on(text)) and not (is_open and (found[-1].headed or is_passed_on)):
-            found.append(_Raised(lines=[text], linked=is_linked, headed=False))
+            found.append(_Raised(lines=[text], linked=is_linked, headed=False, width=width))
             is_open, is_linked = True, False
         elif is_open and len(found[-1].lines) < _MOST_LINES:
-            found[-1].lines.append(text)
+            is_linked = is_held and (text.startswith(LINKS) or (is_linked and not is_head))
+            if not (is_held and text.startswith(" ")):
+                found[-1].lines.append(text)
+        width = 0
     return found
 
 
 def _chain(found: Sequence[_Raised]) -> list[str]:
     """Return the messages of the exception that ended the program, the first one in front."""
-    found = [each for each in found if not each.aside] or found
+    found = [each for each in found if not (each.aside or _OF_CHILD.match(each.lines[0]))] or found
     ends = [number for number, each in enumerate(found) if each.headed] or range(len(found))
     if not found:
         return []
@@ -121,4 +155,16 @@ def _chain(found: Sequence[_Raised]) -> list[str]:
         first -= 1
     while last + 1 < len(found) and found[last + 1].linked:
         last += 1
-    return ["\n".join(each.lines).rstrip() for each in found[first : last + 1]]
+    return [_unbroken(each).rstrip() for each in found[first : last + 1]]
+
+
+def _unbroken(each: _Raised) -> str:
+    """Return the message of an exception, with the lines that rich has broken in one."""
+    if not each.width:
+        return "\n".join(each.lines)
+    message = each.lines[0]
+    for before, line in itertools.pairwise(each.lines):
+        # A word that is longer than the box fills whole lines; a space before a break is left out where it has no room.
+        between = "" if before.endswith(" ") else "\n" if len(before) < each.width else " " if " " in before else ""
+        message += between + line
+    return message

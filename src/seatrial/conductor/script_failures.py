@@ -61,7 +61,8 @@ def own_words(ended: Exit) -> str:
     """Return what a rank that complains of others says beside that, as a predicate; empty: nothing."""
     error = script_error(ended)
     if error.of_ranks:
-        return f"passed on an error of {named_ranks(error.of_ranks)}"
+        s = "" if len(error.of_ranks) == 1 else "s"
+        return f"passed on an error of number{s} {', '.join(map(str, error.of_ranks[:_MAX_CODES]))} of its group"
     return error.before and f"complained of others after {short_error(error.before)}"
 
 

@@ -10,15 +10,25 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-_LOST = re.compile(
-    r"connection reset|connection closed|connection refused|timed out waiting|pair closure|reached monitoredbarrier"
-    r"|no route to host|network is unreachable|collective operation timeout|nvlink|gloo[/:]"
-    r"|\b[nr]ccl (?:error|communicator)|\b[nr]ccl\w{1,40}error\b",
+_OF_LIBRARY = re.compile(
+    r"timed out waiting|pair closure|reached monitoredbarrier|collective operation timeout|nvlink|\bgloo::"
+    r"|\bgloo/\S{1,200}\.(?:cc|h):\d"
+    r"|\b[nr]ccl (?:error|communicator)|\b[nr]ccl\w{1,40}error\b|some [nr]ccl operations have failed"
+    r"|gloo connectfullmesh|failed to recv, got 0 bytes|error originated at tensorpipe/"
+    r"|processgroupucc\b.{0,300}(?:timed out|timeout|connection|endpoint|input/output|no message)"
+    r"|mpix?_err_(?:proc_failed|revoked)|communication error with rank"
+    r"|got error: broken pipe|^(?:[\w.]{1,200}: )?broken pipe\s*$",
     re.I,
 )
-"""Parts of the messages of processes that lost a peer, so that the fault may be elsewhere."""
-_LIBRARY = re.compile(r"\b(?:gloo|[nr]ccl)\b", re.I)
-"""Their libraries; not a class or a file that has the name of one in its own."""
+"""Parts of the messages of torch, its libraries and MPI when they lose a peer, so that the fault may be elsewhere."""
+_OF_SOCKET = re.compile(r"connection (?:reset|closed|refused)|no route to host|network is unreachable", re.I)
+"""Parts of the messages of the system when a connection fails, which may be one to a host on the internet."""
+_HEAD = re.compile(r"(?:[\w.]{1,200}: )?(?:\[[^\[\]\n]{1,300}\][: ]{0,2}){0,4}")
+"""What Python and torch write before a message: the name of the exception, a source, an error number."""
+_LIBRARY = re.compile(
+    r"\b(?:gloo|\w{0,3}ccl|uc[cx]|mpi|c10d|tcpstore)\b|store->|client socket|by peer \[|\.(?:cc|cpp|h|hpp):\d", re.I
+)
+"""What connects ranks, or a source of it."""
 
 ConnectFault = Literal["refused", "no answer", "no route", "timed out"]
 """``timed out``: the store tries again after a refusal and after an unknown name, and says the same of both."""
@@ -153,12 +163,20 @@ def read_connect_error(text: str) -> ConnectError | None:
 
 def says_lost(text: str) -> bool:
     """Return whether a text, which may be any line of output, has words about a peer that was lost."""
-    return _LOST.search(text) is not None
+    return (_OF_LIBRARY.search(text) or _OF_SOCKET.search(text)) is not None
 
 
 def names_fabric(text: str) -> bool:
-    """Return whether the message of an exception is about a peer that was lost, or about what connects the ranks."""
-    return says_lost(text) or _LIBRARY.search(text) is not None
+    """Return whether the message of an exception is about a peer that was lost.
+
+    That a connection failed counts where the message begins with it, or names what connects the ranks.
+    """
+    if _OF_LIBRARY.search(text):
+        return True
+    if not _OF_SOCKET.search(text):
+        return False
+    head = _HEAD.match(text)
+    return _LIBRARY.search(text) is not None or _OF_SOCKET.match(text, head.end() if head else 0) is not None
 
 
 def gave_up(text: str) -> bool:
