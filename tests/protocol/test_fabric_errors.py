@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from seatrial.protocol.fabric_errors import (
@@ -114,6 +116,13 @@ def test_other_errors_are_no_failed_connections(said: str) -> None:
 )
 def test_an_error_of_the_fabric_is_no_bug_of_seatrial(said: str) -> None:
     assert names_fabric(said)
+
+
+def test_a_message_of_any_length_is_read_in_no_time() -> None:
+    began = time.process_time()
+    for words in ("gloo/", "ProcessGroupUCC ", "[a", "a.", "connection close "):
+        assert not names_fabric(words * 200_000)
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ _LIBRARY = re.compile(
     r"\b(?:gloo|\w{0,3}ccl|uc[cx]|mpi|c10d|tcpstore)\b|store->|client socket|by peer \[|\.(?:cc|cpp|h|hpp):\d", re.I
 )
 """What connects ranks, or a source of it."""
+_MOST_CHARS = 8_000
+"""Beginning of a message that is read: it may quote what others wrote, of any length."""
 
 ConnectFault = Literal["refused", "no answer", "no route", "timed out"]
 """``timed out``: the store tries again after a refusal and after an unknown name, and says the same of both."""
@@ -171,6 +173,7 @@ def names_fabric(text: str) -> bool:
 
     That a connection failed counts where the message begins with it, or names what connects the ranks.
     """
+    text = text[:_MOST_CHARS]
     if _OF_LIBRARY.search(text):
         return True
     if not _OF_SOCKET.search(text):
