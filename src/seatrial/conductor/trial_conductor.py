@@ -8,11 +8,12 @@ starts the next one without the suspects if at least two ranks are left.
 from __future__ import annotations
 
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
 
 from seatrial.conductor.base import END_S, BaseConductor
+from seatrial.conductor.check_events import CheckEvents, require_few_values
 from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.hang_detector import GRACE_S, HangDetector
 from seatrial.conductor.origin import MAX_STACK_CHARS, brief, cause_of, last_lines
@@ -40,14 +41,6 @@ _MAX_REPEATS = 11
 """Ranks that one check may have measured again: three to compare with, and those of a host."""
 _MOST_LATE = 8
 """Late nodes that are named."""
-_MOST_VALUES = 100_000
-"""Values in the newest measurements and facts of all ranks of one host, by which a check is asked how it goes on: it
-thinks half a second about them, and nobody is heard meanwhile. A rank has some hundreds of measurements, and twenty a
-minute in a long check, with some ten values in each."""
-_MOST_VALUES_OF_RANK = 1_000
-"""The same in the event with which a rank starts, which has some twenty."""
-_CHARS_OF_VALUE = 64
-"""Characters of a text that count as one more value."""
 _MAX_NODE_BYTES = 1_000
 """Values that one node may share with the stages that follow: all nodes receive them, also 4,096 from each other."""
 _DEEPEST_SHARE = 8
@@ -83,14 +76,9 @@ class TrialConductor(BaseConductor):
         self._shared: dict[str, Any] = {}
         """Values that ranks of this generation shared with later steps."""
         self._rank_events: list[dict[str, Any]] = []
-        self._check_events: list[dict[str, Any]] = []
-        """The generation, and the steps of the current check."""
-        self._entries: dict[str, deque[tuple[dict[str, Any], int]]] = {}
-        """Source -> the events with its newest measurements and facts of the current check, and the values in each."""
+        self._check_events = CheckEvents()
         self._ranks_at = Counter[str]()
         """Place -> its ranks in this generation."""
-        self._num_values: Counter[str] = Counter()
-        """Source -> the values in all of them."""
         self._ended = set[str]()
         """The ranks that have ended the current step: one that spoke again could choose whom the check asks next."""
         self._ends_with_agents = False
@@ -163,9 +151,7 @@ class TrialConductor(BaseConductor):
             return
         step = self._plan[self._at]
         if self._at == 0 or self._plan[self._at - 1].check != step.check:
-            self._check_events = [cast("dict[str, Any]", self._begun)]
-            self._entries.clear()
-            self._num_values.clear()
+            self._check_events.begin(self._begun)
             self._shared = self._shared if step.scope != "agents" else {}
         self._number += 1
         self._ended = set()
@@ -181,7 +167,7 @@ class TrialConductor(BaseConductor):
         self._hang_detector.begin(asked, until, now, together=together, cut_short=cut_short)
         event = self._step_event(step, timeout_s, list(asked))
         self._record(event)
-        self._check_events.append(cast("dict[str, Any]", event))
+        self._check_events.add_step(event)
         given = self._given(step)
         for node, ranks in self._by_node(asked).items():
             command = StepCommand(
@@ -250,7 +236,7 @@ class TrialConductor(BaseConductor):
         if to_come and to_come[0].check == step.check:
             self._next_step(now)
             return
-        events = self._events_of_check()
+        events = self._check_events.all()
         self._interface = self._config.interface(step.check, events) or self._interface
         if not step.watches and self._config.fails(step.check, events):
             kept, left_out = without_network(self._plan, self._at + 1)
@@ -276,7 +262,7 @@ class TrialConductor(BaseConductor):
         """Insert the next round of the check, or a repeat by each rank that it doubts, one alone at a time."""
         step = self._plan[self._at]
         if step.last_stage and step.stage != "repeat" and self._generation == 0:
-            events = [*self._rank_events, *self._events_of_check()]
+            events = [*self._rank_events, *self._check_events.all()]
             next_round = self._config.next_round(step.check, events)
             if next_round is not None and next_round[1] == step.round:
                 next_round = None  # the round brought nothing, so it would be asked for again and again
@@ -303,7 +289,7 @@ class TrialConductor(BaseConductor):
             case "rank" if self.state is State.START:
                 self._receive_rank(received, now)
             case "measurements" | "facts" if self._is_of_now(cast("dict[str, Any]", received)):
-                self._keep_entries(node, cast("dict[str, Any]", received))
+                self._check_events.add_entries(cast("dict[str, Any]", received), self._ranks_at[self._places[node]])
             case "node_done" if self.state is State.AGENTS and received["step"] == self._number:
                 self._receive_node_done(node, received, now)
             case "done" if self.state is State.STEP and received["step"] == self._number:
@@ -323,33 +309,15 @@ class TrialConductor(BaseConductor):
 
     def _receive_rank(self, event: RankEvent, now: float) -> None:
         rank = self._rank_of(event["rank"])
-        if _num_values(event) > _MOST_VALUES_OF_RANK:
-            raise ValueError(f"rank {rank} starts with more than {_MOST_VALUES_OF_RANK} values")
+        require_few_values(event)
         if self._hang_detector.is_awaited(rank):
             self._rank_events.append(cast("dict[str, Any]", event))
         self._rank_finished(rank, now)
-
-    def _events_of_check(self) -> list[dict[str, Any]]:
-        return [*self._check_events, *(event for kept in self._entries.values() for event, _ in kept)]
 
     def _is_of_now(self, event: dict[str, Any]) -> bool:
         """Return whether a rank speaks of the current step before its end. What an agent watches goes on after it."""
         src = str(event["src"])
         return src.startswith("node") or (event["step"] == self._number and src not in self._ended)
-
-    def _keep_entries(self, node: int, event: dict[str, Any]) -> None:
-        """Keep them for the questions to the check. The judge reads all of them at the end."""
-        src, entries = event["src"], event[event["kind"]]
-        if not isinstance(entries, list):
-            raise TypeError(f"the {event['kind']} of {brief(src)} are no list")
-        num_values = _num_values(entries)
-        kept = self._entries.setdefault(src, deque())
-        kept.append((event, num_values))
-        self._num_values[src] += num_values
-        # Each rank has its share, so that none pushes out the values of another one.
-        most = _MOST_VALUES // max(1, self._ranks_at[self._places[node]])
-        while self._num_values[src] > most:
-            self._num_values[src] -= kept.popleft()[1]
 
     def _receive_node_done(self, node: int, event: NodeDoneEvent, now: float) -> None:
         share = event["share"]
@@ -588,13 +556,3 @@ class TrialConductor(BaseConductor):
         for rank in ranks:
             by_node.setdefault(self._nodes[rank], []).append(rank)
         return by_node
-
-
-def _num_values(received: object) -> int:
-    """Return the number of values in something; any number above the limit, if there are more."""
-    num, left = 0, [received]
-    while left and num <= _MOST_VALUES:
-        value = left.pop()
-        num += 1 + (len(value) // _CHARS_OF_VALUE if isinstance(value, str) else 0)
-        left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return num
