@@ -93,9 +93,9 @@ def test_a_trial_with_killed_hanging_and_stopped_ranks(conductor: StubConductor)
     conductor.until_phase(0, "bootstrap/begin store")
     os.kill(pids[1], signal.SIGSTOP)
     conductor.until(lambda message: message["kind"] == "status" and message["ranks"]["1"][0] == "T")
-    conductor.send({"kind": "dump_stack", "ranks": [0, 3]})
+    conductor.send({"kind": "dump_stack", "number": 7, "ranks": [0, 3]})
     stack = conductor.until_kind("stack")
-    assert stack["rank"] == 0
+    assert (stack["rank"], stack["number"]) == (0, 7)
     assert "rank/faults.py" in stack["text"]
     assert "worker/worker_main.py" in stack["text"]
 
@@ -103,6 +103,7 @@ def test_a_trial_with_killed_hanging_and_stopped_ranks(conductor: StubConductor)
     assert conductor.until_kind("killed")["gen"] == 0
     stacks = {event["rank"]: event for event in conductor.of("stack")[1:]}
     assert "rank/faults.py" in stacks[0]["text"]
+    assert "number" not in stacks[0]
     assert (stacks[1]["state"], stacks[1]["text"]) == ("T", "")
     exits = {event["rank"]: (event["code"], event["ours"]) for event in conductor.of("exit")}
     assert exits == {0: (-9, True), 1: (-9, True), 2: (-9, True), 3: (-9, False)}

@@ -350,9 +350,10 @@ def test_where_ranks_are_that_stand_still(conductor: StubConductor) -> None:
     # It loops: no output, and at every look it has used CPU time.
     seen = conductor.until(lambda message: message["kind"] == "status" and message["still"]["3"][1] > 8)
     assert seen["still"]["3"][0] < seen["still"]["3"][1]
-    conductor.send({"kind": "dump_stack", "ranks": [2, 3, 0]})
+    conductor.send({"kind": "dump_stack", "number": 3, "ranks": [2, 3, 0]})
     first, second = conductor.until_kind("stack"), conductor.until_kind("stack")
     assert [(event["rank"], event["last_line"]) for event in (first, second)] == [(2, "step 5"), (3, "is quiet")]
+    assert first["number"] == second["number"] == 3
     assert (first["state"], second["state"]) == ("S", "R")
     assert first["quiet_s"] > second["quiet_s"] > 6
     conductor.send({"kind": "stop"})

@@ -181,7 +181,7 @@ def test_a_stack_waits_for_no_disk(peer: Peer, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("seatrial.agent.standstill._STACKS_S", 0.3)
     monkeypatch.setattr(py_spy, "find", lambda *args: (None, str(answers.wait(60))))
     peer.send(_start_program("import time; time.sleep(60)"))
-    asks = {"kind": "dump_stack", "ranks": [0]}
+    asks = {"kind": "dump_stack", "number": 1, "ranks": [0]}
     assert _serve(peer, (1.0, lambda: peer.send(asks)), (1.5, lambda: _stop(peer))) == 0
     answers.set()
     (stack,) = (message for message in peer.heard() if message["kind"] == "stack")

@@ -264,7 +264,7 @@ class SimulatedFleet(SimulatedClock):
         elif kind == "node_step":
             self.later(self._random.uniform(0.05, 0.3), partial(self._finish_node_step, agent, message))
         elif kind == "dump_stack":
-            self._report_stacks(agent, message["ranks"])
+            self._report_stacks(agent, message["ranks"], number=message["number"])
         elif kind == "kill":
             self._report_stacks(agent, message["stacks"])
             self._end_ranks(agent)
@@ -280,12 +280,12 @@ class SimulatedFleet(SimulatedClock):
             where = {"gen": message["gen"], "step": message["step"], "seconds": 0.1}
             self._send(agent, event_of(agent.source, "node_done", **where, share=[agent.node], error=""))
 
-    def _report_stacks(self, agent: SimulatedAgent, ranks: list[int]) -> None:
+    def _report_stacks(self, agent: SimulatedAgent, ranks: list[int], **request: int) -> None:
         for rank in agent.ranks.values():
             if rank.rank in ranks:
                 text = "" if rank.state == "T" else rank.stack
                 what = {"gen": agent.generation, "rank": rank.rank, "state": rank.state, "wchan": "", "text": text}
-                self._send(agent, event_of(agent.source, "stack", **what))
+                self._send(agent, event_of(agent.source, "stack", **what, **request))
 
     def _end_ranks(self, agent: SimulatedAgent) -> None:
         for rank in list(agent.ranks.values()):

@@ -184,6 +184,7 @@ class SimulatedProgram(SimulatedClock):
             for number, rank in agent.ranks.items():
                 if number in self._stacks:
                     seen = {"state": "R", "wchan": "", "text": "", "quiet_s": 20.0, "last_line": "step 7"}
+                    seen["number"] = message["number"]
                     self._event(rank, number, "stack", **{**seen, **self._stacks[number]})
         elif kind == "terminate" and self._heeds_s is not None:
             for number, rank in agent.ranks.items():

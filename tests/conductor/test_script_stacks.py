@@ -32,7 +32,7 @@ _WAITS = [Act(at_s=500.0, what="exit")]
 
 
 def stack(text: str = "", wchan: str = "") -> dict[str, Any]:
-    return {"gen": 0, "state": "S", "wchan": wchan, "text": text, "quiet_s": 9.0, "last_line": ""}
+    return {"gen": 0, "number": 1, "state": "S", "wchan": wchan, "text": text, "quiet_s": 9.0, "last_line": ""}
 
 
 def elsewhere(*stacks: dict[str, Any]) -> str:

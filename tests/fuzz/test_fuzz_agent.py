@@ -203,7 +203,7 @@ _COMMANDS: list[dict[str, Any]] = [
     {"kind": "port", "gen": 0},
     {"kind": "terminate", "gen": 0},
     {"kind": "step", "gen": 0, "step": 0, "check": "compute", "stage": "measure", "ranks": [0, 1], "given": {}},
-    {"kind": "dump_stack", "ranks": [0, 7]},
+    {"kind": "dump_stack", "number": 1, "ranks": [0, 7]},
     {"kind": "kill", "gen": 0, "stacks": [0]},
     {"kind": "quit"},
     {"kind": "stop"},

@@ -8,7 +8,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import cast
 
@@ -43,7 +43,7 @@ from seatrial.protocol.commands import (
     Status,
     StepCommand,
 )
-from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent
+from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent, StackEvent
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
 from seatrial.start import absolute_entries
@@ -321,7 +321,9 @@ class Agent:
                 for process in self._ranks.values():
                     process.quit()
             case "dump_stack":
-                self._report_stacks(command["ranks"])
+                for event in self._stacks(command["ranks"]):
+                    event["number"] = command["number"]
+                    self._channel.event(event)
             case "kill":
                 self._end_node_process()
                 self._end_ranks(stacks=command["stacks"])
@@ -543,7 +545,8 @@ class Agent:
 
     def _end_ranks(self, stacks: Collection[int]) -> None:
         self._start = None
-        self._report_stacks(stacks)
+        for event in self._stacks(stacks):
+            self._channel.event(event)
         for process in self._ranks.values():
             process.kill()
         until = time.monotonic() + _END_S
@@ -562,15 +565,14 @@ class Agent:
                 self._unregister_all(process)
                 del self._ranks[process.rank]
 
-    def _report_stacks(self, ranks: Collection[int]) -> None:
+    def _stacks(self, ranks: Collection[int]) -> Iterator[StackEvent]:
         asked = [process for process in self._ranks.values() if process.rank in ranks and process.watched]
         for process in asked:
             process.ask_stack()
-        for event in stack_events([self._ranks[rank] for rank in ranks if not self._is_watched(rank)]):
-            self._channel.event(event)
+        yield from stack_events([self._ranks[rank] for rank in ranks if not self._is_watched(rank)])
         until = time.monotonic() + _STACK_WAIT_S
         for process in asked:
-            self._channel.event(process.stack_event(until))
+            yield process.stack_event(until)
 
     def _is_watched(self, rank: int) -> bool:
         return rank not in self._ranks or self._ranks[rank].watched

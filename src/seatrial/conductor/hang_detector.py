@@ -35,6 +35,8 @@ class HangDetector:
         self._hosts = hosts
         self.statuses = {rank: RankStatus(moved_at=now) for rank in hosts}
         self.starting = True
+        self.request_number = 0
+        """Number of the last request for stacks, which the answers repeat."""
         self._begin(hosts, until, now, together=False, cut_short=False)
 
     def begin(
@@ -181,6 +183,7 @@ class HangDetector:
             return []
         if self._requested_at is None:
             self._requested_at = now
+            self.request_number += 1
             in_turn = dict.fromkeys([*self._over_hosts(self._candidates), *self._over_hosts(self._waiting)])
             self._requested = {rank: self._progress(rank, self._polled_at) for rank in islice(in_turn, MAX_STACKS)}
             ranks = list(self._requested)
@@ -191,6 +194,11 @@ class HangDetector:
             self._next_request_at = now + self._request_pause_s
             self._request_pause_s = min(2 * self._request_pause_s, PATIENCE_S)
         return ranks
+
+    def answer(self, rank: int, number: object, stack: str) -> None:
+        """Take in the stack of a rank. One that came too late for its request says nothing about where the rank is."""
+        if rank in self._requested and number == self.request_number:
+            self.stacks[rank] = stack
 
     def _over_hosts(self, ranks: Iterable[int]) -> list[int]:
         """Return the ranks with the first one of each host in front, then the second ones: each host has one word."""

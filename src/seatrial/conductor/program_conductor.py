@@ -112,8 +112,8 @@ class ProgramConductor(BaseConductor):
         """Ranks that were asked where they stand, until all have answered or ended."""
         self._stacks: dict[int, StackEvent] = {}
         """Their answers."""
-        self._asked_at: dict[int, float] = {}
-        """Node -> when its agent was asked last."""
+        self._asked_at: dict[int, tuple[float, int]] = {}
+        """Node -> when its agent was asked last, and the number of that request."""
         self._heard_until: float | None = None
         """Time until which the ranks may answer for which others gave up waiting."""
         self._notes: list[str] = []
@@ -127,7 +127,7 @@ class ProgramConductor(BaseConductor):
     def _shift(self, missed_s: float) -> None:
         for status in self._rank_statuses.values():
             status.shift(missed_s)
-        self._asked_at = {node: at + missed_s for node, at in self._asked_at.items()}
+        self._asked_at = {node: (at + missed_s, number) for node, (at, number) in self._asked_at.items()}
         self._failed_at, self._heard_until = (at and at + missed_s for at in (self._failed_at, self._heard_until))
 
     def interrupt(self, by: str, now: float) -> Actions:
@@ -218,7 +218,7 @@ class ProgramConductor(BaseConductor):
             case "exit" if rank not in self._exits:
                 self._receive_exit(rank, received, now)
                 self._compare_stacks()
-            case "stack" if rank in self._asked:
+            case "stack" if rank in self._asked and received.get("number") == self._asked_at[self._nodes[rank]][1]:
                 self._receive_stack(rank, received)
                 self._compare_stacks()
             case _:
@@ -346,12 +346,13 @@ class ProgramConductor(BaseConductor):
         if not running:
             return ""
         owing = {self._nodes[rank] for rank in self._asked.intersection(running) - self._stacks.keys()}
-        busy = {node for node in owing if now - self._asked_at.get(node, now) < _HEAR_STACKS_S}
+        busy = {node for node in owing if now - self._asked_at.get(node, (now, 0))[0] < _HEAR_STACKS_S}
         self._asked = frozenset(running)
         self._stacks = {rank: seen for rank, seen in self._stacks.items() if self._nodes[rank] in busy}
         for node in sorted(self._heard_at.keys() - busy):
-            self._asked_at[node] = now
-            self._send(node, DumpStack(kind="dump_stack", ranks=running))
+            number = self._asked_at.get(node, (now, 0))[1] + 1
+            self._asked_at[node] = now, number
+            self._send(node, DumpStack(kind="dump_stack", number=number, ranks=running))
         ended = ended_ranks(self._exits)
         return f"what each running rank does (last output, state, stack){ended and f'; {ended}'}"
 

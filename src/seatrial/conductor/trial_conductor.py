@@ -349,7 +349,8 @@ class TrialConductor(BaseConductor):
         self._hang_detector.suspect(suspicion, now)
 
     def _receive_stack(self, event: StackEvent) -> None:
-        self._hang_detector.stacks[self._rank_of(event["rank"])] = brief(event["text"], MAX_STACK_CHARS)
+        rank, text = self._rank_of(event["rank"]), brief(event["text"], MAX_STACK_CHARS)
+        self._hang_detector.answer(rank, event.get("number"), text)
 
     def _receive_death(self, event: ExitEvent, now: float) -> None:
         rank, phase = self._rank_of(event["rank"]), brief(event["phase"])
@@ -404,7 +405,7 @@ class TrialConductor(BaseConductor):
             return
         ranks = self._hang_detector.stacks_to_request(now)
         for node in {self._nodes[rank] for rank in ranks}:
-            self._send(node, DumpStack(kind="dump_stack", ranks=ranks))
+            self._send(node, DumpStack(kind="dump_stack", number=self._hang_detector.request_number, ranks=ranks))
 
     def _node_silent(self, node: int, silent_s: float, now: float) -> None:
         if node in self._signaled:

@@ -219,6 +219,8 @@ class DumpStack(TypedDict):
     """Report the Python stacks of these ranks (event ``stack``)."""
 
     kind: Literal["dump_stack"]
+    number: int
+    """Number of the request in this generation, from 1. The answers repeat it."""
     ranks: list[int]
     """Ranks, also of other nodes; an agent answers for its own."""
 

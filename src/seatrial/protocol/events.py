@@ -298,6 +298,8 @@ class ExitEvent(_ExitEventOptional):
 
 
 class _StackEventOptional(Header, total=False):
+    number: int
+    """Number of the ``dump_stack`` that it answers. Absent: ``kill`` had it taken."""
     quiet_s: float
     """Seconds since its last output. Of scripts only."""
     last_line: str
