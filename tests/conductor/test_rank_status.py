@@ -52,6 +52,7 @@ def _status(
         moved_at=moved_at,
         blocked_since=blocked_since,
         entered_at=entered_at,
+        seen_at=NOW,
     )
 
 
@@ -106,9 +107,21 @@ def test_cpu_time_moves_a_rank_and_noise_does_not() -> None:
 
 
 def test_a_pause_counts_for_nobody() -> None:
-    status = _status(state="T", blocked_since=LONG_AGO)
+    status = _status(state="T", blocked_since=LONG_AGO + 0.01)
     status.shift(60.0)
-    assert suspects({0: status, 1: _status(6)}, [0, 1], Ahead(furthest=6), NOW + 60.0 - 0.01, together=True) == []
+    for at, found in ((NOW + 60.0, []), (NOW + 60.01, [("frozen", 0)])):
+        status.update(("T", 0.0, 5, "x"), at)
+        assert _named(suspects({0: status}, [0], Ahead(), at, together=True)) == found
+
+
+@pytest.mark.parametrize("state", ["T", "D"])
+def test_a_single_status_shows_no_rank_blocked_for_long(state: str) -> None:
+    """An agent whose connection takes nothing leaves statuses out, while other messages of it are still read."""
+    status = _status(state=state, blocked_since=NOW)
+    for check in (suspects({0: status}, [0], Ahead(), NOW + 60.0, together=False), stopped({0: status}, [0], NOW + 60)):
+        assert check == []
+    status.update((state, 0.0, 5, "x"), NOW + 60.0)
+    assert _named(suspects({0: status}, [0], Ahead(), NOW + 60.0, together=False)) == [("frozen", 0)]
 
 
 @pytest.mark.parametrize("state", ["T", "D"])

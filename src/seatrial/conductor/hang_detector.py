@@ -73,7 +73,7 @@ class HangDetector:
         self._requested: dict[int, tuple[int, bool]] = {}
         """Rank -> its phases, and whether it was quiet, when its stack was requested."""
         for rank in self.asked:
-            self.statuses[rank].moved_at = self.statuses[rank].entered_at = now
+            self.statuses[rank].begin(now)
 
     @property
     def calm(self) -> bool:

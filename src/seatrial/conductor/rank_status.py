@@ -50,11 +50,24 @@ class RankStatus:
     entered_at: float = 0.0
     """Last time that it entered a phase: a rank that waits may spin."""
     blocked_since: float | None = None
-    """Since when it has been in state T or D without a break. None: it is not."""
+    """Since when it has been in state T or D without a break, as statuses of this step show. None: it is not."""
+    seen_at: float = 0.0
+    """Time of this status."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether statuses have shown it in state T or D for PATIENCE_S. An agent may be able to send none for long."""
+        return self.blocked_since is not None and self.seen_at - self.blocked_since >= PATIENCE_S
+
+    def begin(self, now: float) -> None:
+        """Begin a step: what the rank did, and waited for, before counts no more."""
+        self.moved_at = self.entered_at = now
+        self.blocked_since = None
 
     def update(self, status: tuple[str, float, int, str], now: float) -> None:
         """Take in (state, CPU seconds, phases entered, phase) as the agent read them."""
         state, cpu_s, number, phase = status
+        self.seen_at = now
         moved = number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S
         if moved:
             self.moved_at, self.cpu_s = now, cpu_s
@@ -70,6 +83,7 @@ class RankStatus:
         """Move all times by a pause of this process, which counts for nobody."""
         self.moved_at += missed_s
         self.entered_at += missed_s
+        self.seen_at += missed_s
         if self.blocked_since is not None:
             self.blocked_since += missed_s
 
@@ -158,9 +172,7 @@ def stopped(statuses: Mapping[int, RankStatus], waiting: Collection[int], now: f
     return [
         _frozen(rank, statuses[rank], now)
         for rank in sorted(waiting)
-        if statuses[rank].state in ("T", "t")
-        and (since := statuses[rank].blocked_since) is not None
-        and now - since >= PATIENCE_S
+        if statuses[rank].state in ("T", "t") and statuses[rank].is_blocked
     ]
 
 
@@ -172,11 +184,7 @@ def suspects(
     A rank that has been in state T or D for PATIENCE_S is frozen. A rank that is quiet while most hosts entered more
     phases is absent. ``together``: the ranks of this step wait for one another.
     """
-    frozen = [
-        _frozen(rank, statuses[rank], now)
-        for rank in sorted(waiting)
-        if (since := statuses[rank].blocked_since) is not None and now - since >= PATIENCE_S
-    ]
+    frozen = [_frozen(rank, statuses[rank], now) for rank in sorted(waiting) if statuses[rank].is_blocked]
     if frozen or not waiting or not (together or ahead.done):
         return frozen
     fewest = min(statuses[rank].number for rank in waiting)
@@ -412,8 +420,8 @@ def _blocked(statuses: Mapping[int, RankStatus], ranks: Collection[int], now: fl
     return [
         _frozen(rank, statuses[rank], now)
         for rank in sorted(ranks)
-        if (since := statuses[rank].blocked_since) is not None
-        and (statuses[rank].state in ("T", "t") or now - since >= PATIENCE_S)
+        if statuses[rank].is_blocked
+        or (statuses[rank].blocked_since is not None and statuses[rank].state in ("T", "t"))
     ]
 
 
