@@ -361,6 +361,14 @@ def test_a_paused_controller_blames_nobody(at_s: float, seed: int) -> None:
     assert {finding.severity for finding in blame(fold(record.events))} <= {"error"}
 
 
+def test_a_pause_is_no_part_of_the_time_of_a_trial() -> None:
+    record = _run(deadline_s=10.0, suspended=(2.5, 20.0))
+    assert record.steps(0) == [(step.check, step.stage) for step in STEPS]
+    assert all(event["timeout_s"] > 5.0 for event in record.of("step"))
+    assert all(event["outcome"] == "done" and event["seconds"] < 5.0 for event in record.of("step_end"))
+    assert 20.0 < record.seconds < 30.0
+
+
 def test_no_start_with_a_node_that_gave_up() -> None:
     record = _run(absent_nodes=frozenset({2}), suspended=(5.0, 40.0))
     assert (record.generations, record.seen()) == ([], [])

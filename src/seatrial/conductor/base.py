@@ -121,6 +121,7 @@ class BaseConductor(ABC):
         """Extend all deadlines: this process did not run for so long, which counts for nobody."""
         self._heard_at = {node: at + missed_s for node, at in self._heard_at.items()}
         self._until += missed_s
+        self._stopped_at += missed_s
         self._shift(missed_s)
 
     def tick(self, now: float, read_until: float) -> Actions:

@@ -95,6 +95,8 @@ class TrialConductor(BaseConductor):
 
     def _shift(self, missed_s: float) -> None:
         self._hang_detector.shift(missed_s)
+        self._deadline += missed_s
+        self._started_at += missed_s
 
     # One generation after the other, one step after the other
 
