@@ -77,6 +77,17 @@ def test_late_ranks_elsewhere_do_not_count_among_those_of_one_operation() -> Non
     assert told == [("process", (3,))]
 
 
+def test_a_rank_alone_that_stands_still_missed_no_collective() -> None:
+    stream = Stream(3, nodes=3).until("compute")
+    stream.trouble({"rank": 1, "how": "absent", "phase": "compute/gemm", "detail": "state S"}, waiting=(2,))
+    stream.kill(1, 2)
+    finding = only(stream.close(ranks=False))
+    assert finding.what.endswith(" stood still in compute/gemm for 16 s, when others had finished (state S)")
+    assert finding.culprit.ranks == (1,)
+    assert 'rank 2 on node gpu-2 was in "compute/all_reduce 8 B"' in finding.evidence
+    assert "look at its stack" in finding.action
+
+
 def test_ranks_that_measure_again_are_named_by_themselves() -> None:
     stream = Stream(2, nodes=2).until("training")
     stream.check("training")

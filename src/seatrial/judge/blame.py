@@ -270,11 +270,7 @@ def _did_not_come(view: StepView) -> list[Finding]:
         view,
         entries,
         lambda entry: (
-            (
-                f"never entered the collective: {_still(entry)}, while the others waited"
-                if entry.how == "absent"
-                else _late_words(view, entry)
-            )
+            (_absent_words(view, entry) if entry.how == "absent" else _late_words(view, entry))
             + (f" ({entry.detail})" if entry.detail else "")
         ),
         lambda entry: "look at its stack for what it waits for, and at what else runs on that node",
@@ -490,6 +486,12 @@ def _named(
         )
         for rank, entry in ranked
     ]
+
+
+def _absent_words(view: StepView, entry: TroubleRecord) -> str:
+    if _alone(view, entry):
+        return f"stood still{in_phase(entry.phase)}{waited(entry)}, when others had finished"
+    return f"never entered the collective: {_still(entry)}, while the others waited"
 
 
 def _late_words(view: StepView, entry: TroubleRecord) -> str:

@@ -206,6 +206,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         if stack.generation == generation:
             stacks.setdefault(stack.rank, []).append(stack)
     lost = frozenset(entry.node for entry in troubles if entry.how in ("lost", "silent") and entry.node is not None)
+    check = _check(trial, generation, troubles, raised)
     return StepView(
         trial=trial,
         generation=generation,
@@ -215,8 +216,8 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         raised=raised,
         troubles=troubles,
         lost_nodes=lost,
-        bystanders=_bystanders(trial, troubles, raised, exits, {**died, **crashed}),
-        check=_check(trial, generation, troubles, raised),
+        bystanders=_bystanders(trial, check, troubles, raised, exits, {**died, **crashed}),
+        check=check,
         stacks=stacks,
         exits=exits,
         steps={step.number: step for step in trial.steps if step.generation == generation},
@@ -279,21 +280,22 @@ def _setup_error(trial: Trial, ending: ExitRecord) -> str:
 
 def _bystanders(
     trial: Trial,
+    check: str,
     troubles: tuple[TroubleRecord, ...],
     raised: dict[int, ErrorRecord],
     exits: Mapping[int, ExitRecord],
     ended: Mapping[int, ExitRecord | None],
 ) -> dict[int, str]:
-    lines, named = {}, trial.named
+    lines, named, was = {}, trial.named, "was" if works_alone(check) else "was waiting"
     for entry in troubles:
         if entry.rank is not None and entry.how in ("stuck", "absent", "late", "frozen"):
-            lines[entry.rank] = f"{named(entry.rank)} was waiting{in_phase(entry.phase, _UNKNOWN)}{waited(entry)}"
+            lines[entry.rank] = f"{named(entry.rank)} {was}{in_phase(entry.phase, _UNKNOWN)}{waited(entry)}"
         elif entry.rank is not None and entry.how == "working":
             lines[entry.rank] = f"{named(entry.rank)} was at work{in_phase(entry.phase, _UNKNOWN)}"
     # All entries of one trouble share one list of waiting ranks.
     for waiting in {entry.order: entry.waiting for entry in troubles}.values():
         for rank, phase in waiting:
-            lines[rank] = f"{named(rank)} was waiting{in_phase(phase, _UNKNOWN)}"
+            lines[rank] = f"{named(rank)} {was}{in_phase(phase, _UNKNOWN)}"
     for rank, error in raised.items():
         what = "a communication error" if error.cause == "fabric" else as_name(error.type)
         lines[rank] = f"{named(rank)} saw {what}{in_phase(error.phase, _UNKNOWN)}: {_first_line(error.message)}"
