@@ -199,7 +199,7 @@ class SimulatedProgram(SimulatedClock):
         elif kind == "stop":
             self.say(node, event_of(agent.source, "end"))
 
-    def _event(self, rank: _Rank, number: int, kind: str, **payload: Any) -> None:
+    def _event(self, rank: _Rank, number: int, kind: str, /, **payload: Any) -> None:
         agent = self.agents[rank.node]
         self.say(rank.node, event_of(agent.source, kind, gen=agent.generation, rank=number, **payload))
 

@@ -5,12 +5,27 @@ from __future__ import annotations
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from conductor.simulated_agents import SimulatedFleet
+from conductor.simulated_records import EPOCH_S
 
-from seatrial.conductor.origin import CONTROLLERS_KINDS, NumberError, OriginError, require_order, validate_origin
+from seatrial.conductor.origin import (
+    CONTROLLERS_KINDS,
+    NumberError,
+    OriginError,
+    require_source,
+    require_subject,
+    take_number,
+)
 from seatrial.protocol.events import Event
 
 _NODES = {0: 0, 1: 0, 2: 1, 3: 1}
 _EVENT = {"run": "r", "seq": 0, "t": 0.0, "kind": "done"}
+
+
+def _receive(message: dict[str, Any]) -> None:
+    """Validate a message of node 1."""
+    require_source(1, message, _NODES, "r")
+    require_subject(1, message, _NODES)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +41,7 @@ _EVENT = {"run": "r", "seq": 0, "t": 0.0, "kind": "done"}
     ],
 )
 def test_a_node_may_send_about_itself_and_its_ranks(message: dict[str, Any]) -> None:
-    validate_origin(1, message, _NODES, "r")
+    _receive(message)
 
 
 @pytest.mark.parametrize(
@@ -62,14 +77,14 @@ def test_a_node_may_send_about_itself_and_its_ranks(message: dict[str, Any]) -> 
 )
 def test_a_message_about_others_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(OriginError, match=r"node 1 sent|rank ?2[.1]* sent"):
-        validate_origin(1, message, _NODES, "r")
+        _receive(message)
 
 
 @pytest.mark.parametrize("field", [{"seq": "x"}, {"seq": -1}, {"seq": None}, {"t": "x"}, {"t": 1e300}, {"t": None}])
 def test_an_event_has_a_number_and_a_time(field: dict[str, Any]) -> None:
     """What the rounds of a check read while the trial runs is what its judge reads."""
     with pytest.raises(ValueError, match=next(iter(field))):
-        validate_origin(1, {**_EVENT, "src": "node1", **field}, _NODES, "r")
+        _receive({**_EVENT, "src": "node1", **field})
 
 
 def test_the_kinds_of_the_controller_are_those_of_its_types() -> None:
@@ -86,10 +101,31 @@ def test_the_numbers_of_a_source_rise(number: int, is_refused: bool) -> None:
     """A gap is found in the report; a lower number would be sorted before what the conductor acted on."""
     numbers = {"node1": 7, "node2": 10_000}
     event = {**_EVENT, "src": "node1", "seq": number}
-    require_order({**event, "src": "rank2.0"}, numbers)
-    require_order({"kind": "status", "ranks": {}}, numbers)
+    take_number({**event, "src": "rank2.0"}, numbers)
+    take_number({"kind": "status", "ranks": {}}, numbers)
     if is_refused:
         with pytest.raises(NumberError, match=f"node1 sent event {number} after event 7"):
-            require_order(event, numbers)
+            take_number(event, numbers)
+        assert numbers["node1"] == 7
     else:
-        require_order(event, numbers)
+        take_number(event, numbers)
+        assert numbers["node1"] == number
+
+
+@pytest.mark.parametrize("wrong", [{"rank": "x"}, {"rank": []}, {"t": "x"}, {"last_lines": 3}, {"kind": "error"}])
+@pytest.mark.parametrize("comes_first", [True, False])
+def test_a_malformed_event_has_a_number_too(wrong: dict[str, Any], comes_first: bool) -> None:
+    """It is recorded, and the report believes neither of two events with one number."""
+    conductor = SimulatedFleet(nodes=1, nproc_per_node=2).conductor
+    conductor.join(0, EPOCH_S, "10.0.0.1")
+    died = {"gen": 0, "rank": 1, "code": -9, "ours": False, "phase": "ready", "last_lines": []}
+    sound = {"run": "simulated", "src": "node0", "seq": 5, "t": 0.0, "kind": "exit", **died}
+    malformed = sound | wrong
+    first, second = (malformed, sound) if comes_first else (sound, malformed)
+    if comes_first:
+        with pytest.raises((LookupError, TypeError, ValueError), match=r"^(?!.*sent event)"):
+            conductor.message(0, first, EPOCH_S)
+    else:
+        conductor.message(0, first, EPOCH_S)
+    with pytest.raises(NumberError, match="node0 sent event 5 after event 5"):
+        conductor.message(0, second, EPOCH_S)

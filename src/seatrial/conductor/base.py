@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions
 from seatrial.conductor.config import Config, State
-from seatrial.conductor.origin import brief, require_order, validate_origin
+from seatrial.conductor.origin import brief, require_source, require_subject, take_number
 from seatrial.conductor.rank_status import RankStatus
 from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
 from seatrial.protocol.events import EndEvent, Event, InterruptedEvent
@@ -82,8 +82,9 @@ class BaseConductor(ABC):
         must not be recorded either.
         """
         self._heard_at[node] = now
-        validate_origin(node, message, self._nodes, self._config.run)
-        require_order(message, self._numbers)
+        require_source(node, message, self._nodes, self._config.run)
+        take_number(message, self._numbers)
+        require_subject(node, message, self._nodes)
         received = cast("AgentReport | Event", message)
         match received["kind"]:
             case "status":
@@ -103,8 +104,6 @@ class BaseConductor(ABC):
                     self._printing.discard(printed)
             case _:
                 self._receive(node, received, now)
-        if "seq" in message:
-            self._numbers[message["src"]] = message["seq"]
         return self._take()
 
     def lost(self, node: int, detail: str, now: float) -> Actions:

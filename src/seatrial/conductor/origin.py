@@ -29,46 +29,58 @@ class NumberError(ValueError):
     """A source sent an event after one with the same or a higher number."""
 
 
-def require_order(message: Mapping[str, Any], numbers: Mapping[str, int]) -> None:
+def require_source(node: int, message: Mapping[str, Any], nodes: Mapping[int, int], run: str) -> None:
+    """Raise OriginError for an event of another run, or from a source that is not on this node.
+
+    ``nodes``: rank -> the node that it runs on. An event without a header would count here and be recorded nowhere.
+    """
+    if not _is_event(message):
+        return
+    src, source_rank = message.get("src"), None
+    if isinstance(src, str) and (match := _RANK.fullmatch(src)):
+        source_rank, generation = int(match[1]), int(match[2])
+        if message.get("gen", generation) != generation:
+            raise OriginError(f"{src} sent an event of generation {brief(message['gen'])}")
+    if message.get("run") != run or (src != f"node{node}" and (source_rank is None or nodes.get(source_rank) != node)):
+        raise OriginError(f"node {node} sent an event of {brief(src)} in run {brief(message.get('run'))}")
+    if source_rank is not None and message.get("rank", source_rank) != source_rank:
+        raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
+    if message.get("kind") in CONTROLLERS_KINDS:
+        raise OriginError(f"node {node} sent an event of the controller, {brief(message['kind'])}")
+
+
+def take_number(message: Mapping[str, Any], numbers: dict[str, int]) -> None:
     """Raise NumberError for an event that is out of order. ``numbers``: source -> the number of its last event.
 
-    The report has the events in the order of their numbers, and leaves copies out: in another order the conductor would
-    act on something else than the report shows.
+    The report has the events in the order of their numbers, leaves copies out, and believes neither of two events with
+    one number: in another order, or beside a malformed event, the conductor would act on something else than the report
+    shows. So a malformed event has its number, too; it is recorded. A malformed number is none.
     """
     src, number = message.get("src"), message.get("seq")
-    last = numbers.get(src, -1) if isinstance(src, str) else -1
-    if isinstance(number, int) and number <= last:
+    if not isinstance(src, str) or type(number) is not int or number < 0:
+        return
+    last = numbers.get(src, -1)
+    if number <= last:
         raise NumberError(f"{brief(src)} sent event {number} after event {last}")
+    numbers[src] = number
 
 
-def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, int], run: str) -> None:
-    """Raise OriginError for a message of another run, from another source, or about a rank of another node.
+def require_subject(node: int, message: Mapping[str, Any], nodes: Mapping[int, int]) -> None:
+    """Raise OriginError for a message about a rank of another node; TypeError or ValueError for what is malformed.
 
-    ``nodes``: rank -> the node that it runs on. Raises TypeError or ValueError for a rank, number or time that is none.
-    An event without a header would count here and be recorded nowhere.
+    ``nodes``: as of ``require_source``.
     """
-    is_event = "seq" in message or "src" in message or message.get("kind") in KINDS
-    if is_event:
-        src, source_rank = message.get("src"), None
-        if isinstance(src, str) and (match := _RANK.fullmatch(src)):
-            source_rank, generation = int(match[1]), int(match[2])
-            if message.get("gen", generation) != generation:
-                raise OriginError(f"{src} sent an event of generation {brief(message['gen'])}")
-        if message.get("run") != run or (
-            src != f"node{node}" and (source_rank is None or nodes.get(source_rank) != node)
-        ):
-            raise OriginError(f"node {node} sent an event of {brief(src)} in run {brief(message.get('run'))}")
-        if source_rank is not None and message.get("rank", source_rank) != source_rank:
-            raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
-        if message.get("kind") in CONTROLLERS_KINDS:
-            raise OriginError(f"node {node} sent an event of the controller, {brief(message['kind'])}")
     rows = [message.get("ranks"), message.get("still")] if message.get("kind") == "status" else []
     about = [rank for row in rows if isinstance(row, dict) for rank in row]
     for rank in [message["rank"], *about] if "rank" in message else about:
         if isinstance(rank, bool) or nodes.get(int(rank)) != node:
             raise OriginError(f"node {node} sent a message about rank {brief(rank)}")
-    if is_event:  # last: what is malformed is recorded all the same, but never in the name of another rank
+    if _is_event(message):  # last: what is malformed is recorded all the same, but never in the name of another rank
         fields.whole(message, "seq"), fields.number(message, "t", time=True)
+
+
+def _is_event(message: Mapping[str, Any]) -> bool:
+    return "seq" in message or "src" in message or message.get("kind") in KINDS
 
 
 def last_lines(event: ExitEvent) -> tuple[str, ...]:
