@@ -67,22 +67,6 @@ def test_a_fabric_error_is_no_guilt_and_another_error_is() -> None:
     assert hang_detector.guilty() == {1, 3}
 
 
-@pytest.mark.parametrize("state", ["D", "T"])
-def test_a_step_begins_without_the_past_of_its_ranks(state: str) -> None:
-    """A wait for a disk while the rank starts, or at the end of the step before, is no fault of this step."""
-    hang_detector = HangDetector(_on_hosts(3, 3), 200.0, 0.0)
-    for now in range(30, 41):
-        hang_detector.statuses[2].update((state, 1.0, 1, "starting"), float(now))
-    for began_at in (41.0, 50.0):
-        hang_detector.begin(range(3), 400.0, began_at, together=False)
-        assert hang_detector.poll(began_at + 0.5) is None
-    for now in range(51, 67):
-        assert hang_detector.poll(now - 0.5) is None
-        hang_detector.statuses[2].update((state, 1.0, 1, "starting"), float(now))
-    assert hang_detector.poll(66.5) == "trouble", "it was there for as long in this step, too"
-    assert hang_detector.guilty() == {2}
-
-
 def _request_stacks(hang_detector: HangDetector, now: float) -> list[int]:
     """Poll, then request the stacks that are wanted, as the conductor does."""
     assert hang_detector.poll(now) is None

@@ -115,7 +115,8 @@ def test_an_error_with_words_of_ours_as_its_cause_is_refused() -> None:
 def test_a_stopped_rank_is_frozen_within_patience(at: int) -> None:
     record = _run(Planted(kind="stopped", rank=2, at=at), seed=at)
     assert record.seen() == [("frozen", 2)]
-    assert record.of("trouble")[0]["seen"][0]["waited_s"] <= PATIENCE_S + 1.0
+    # As soon as a status shows it: they come once a second.
+    assert record.of("trouble")[0]["seen"][0]["waited_s"] <= PATIENCE_S + 2.0
     began = max(
         (event["t"] for event in record.of("step") if event["step"] == at), default=record.of("generation")[0]["t"]
     )

@@ -182,7 +182,7 @@ def suspects(
     """Return the ranks that are frozen or absent, before any deadline.
 
     A rank that has been in state T or D for PATIENCE_S is frozen. A rank that is quiet while most hosts entered more
-    phases is absent. ``together``: the ranks of this step wait for one another.
+    phases is absent, unless it is about to count as frozen. ``together``: the ranks of this step wait for one another.
     """
     frozen = [_frozen(rank, statuses[rank], now) for rank in sorted(waiting) if statuses[rank].is_blocked]
     if frozen or not waiting or not (together or ahead.done):
@@ -197,7 +197,9 @@ def suspects(
             detail=f"no progress and no CPU time, state {statuses[rank].state}",
         )
         for rank in sorted(waiting)
-        if statuses[rank].number == fewest < ahead.furthest and now - statuses[rank].moved_at >= PATIENCE_S
+        if statuses[rank].number == fewest < ahead.furthest
+        and is_quiet(statuses[rank], now)
+        and statuses[rank].blocked_since is None
     ]
 
 
