@@ -165,6 +165,38 @@ def test_ranks_start_once_their_disk_answers(peer: Peer, monkeypatch: pytest.Mon
     assert "exit" in _kinds(peer)
 
 
+_NODE_STEP = {
+    "kind": "node_step",
+    "gen": 0,
+    "step": 0,
+    "check": "of another version",
+    "stage": "measure",
+    "timeout_s": 60.0,
+    "params": {},
+    "given": {},
+    "env": {},
+    "backend": "gloo",
+    "device": "cpu",
+}
+
+
+@pytest.mark.parametrize("watches", [False, True])
+def test_a_step_of_agents_starts_once_its_disk_answers(
+    watches: bool, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    find = supervisor._start_folder
+    monkeypatch.setattr(supervisor, "_start_folder", lambda start: answers.wait(60) and find(start))
+    monkeypatch.setattr(supervisor, "_START_S", 0.1)
+    peer.send({**_NODE_STEP, "watches": watches})
+    kinds: list[str] = []
+    seen = lambda: kinds.extend(_kinds(peer))  # noqa: E731
+    assert _serve(peer, (3.5, seen), (0.0, answers.set), (3.0, lambda: _stop(peer))) == 0
+    assert "node_done" not in kinds
+    assert kinds.count("status") >= 2
+    assert "node_done" in _kinds(peer)
+
+
 def test_ranks_that_a_kill_overtakes_never_start(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
     monkeypatch.setattr(supervisor, "start_folder", lambda program: answers.wait(60) and start_folder(program))

@@ -68,6 +68,8 @@ _START_S = 1.0
 _PAUSED_S = 5.0
 """A look for messages that takes longer means that this process was paused, so the conductor was not silent."""
 
+_Start = NodeStepCommand | StartWorkers | StartProgram
+
 
 class Agent:
     """One node's agent, after the handshake."""
@@ -113,8 +115,8 @@ class Agent:
         self._standstill = Standstill()
         self._node_process: NodeProcess | None = None
         """Carries out the steps of agents; None outside of these."""
-        self._start: tuple[StartWorkers | StartProgram, DiskQuestion[tuple[str, str, str]]] | None = None
-        """Ranks that are not started yet, since a disk has not answered."""
+        self._start: tuple[_Start, DiskQuestion[tuple[str, str, str]]] | None = None
+        """Processes that are not started yet, since a disk has not answered."""
         self._program = False
         self._mpi = False
         self._signals: list[int] = []
@@ -304,8 +306,10 @@ class Agent:
             case "port":
                 port = FreePort(kind="port", gen=command["gen"], address=self._address, port=free_port())
                 self._channel.send(port)
-            case "node_step":
+            case "node_step" if self._node_process is not None and not command["watches"]:
                 self._send_node_step(command)
+            case "node_step":
+                self._begin_start(command)
             case "start_workers":
                 self._end_node_process()
                 self._begin_start(command)
@@ -376,8 +380,8 @@ class Agent:
             self._node_process.end()
             self._node_process = None
 
-    def _begin_start(self, start: StartWorkers | StartProgram) -> None:
-        """Start the ranks once the disks have answered that they are started from."""
+    def _begin_start(self, start: _Start) -> None:
+        """Start processes once the disks have answered that they are started from."""
         if start["kind"] == "start_program" and not self._starts_programs:
             raise ConnectionUnusableError("was asked to start a program, which no acceptance trial does")
         self._program = start["kind"] == "start_program"
@@ -390,8 +394,10 @@ class Agent:
         (start, question), self._start = self._start, None
         if start["kind"] == "start_program":
             self._start_program(start, *question.answer())
-        else:
+        elif start["kind"] == "start_workers":
             self._start_workers(start)
+        else:
+            self._send_node_step(start)
 
     def _start_workers(self, start: StartWorkers) -> None:
         local_world_size = self._local_world_size or max(1, len(start["places"]))
@@ -587,8 +593,8 @@ class Agent:
             self._channel.send(status)
 
 
-def _start_folder(start: StartWorkers | StartProgram) -> tuple[str, str, str]:
-    """Return what ``start_folder`` does, once the disk has answered from which the ranks are started."""
+def _start_folder(start: _Start) -> tuple[str, str, str]:
+    """Return what ``start_folder`` does, once the disk has answered from which the processes are started."""
     with contextlib.suppress(OSError), open(sys.executable, "rb", buffering=0) as file:
         file.read(1)
     return start_folder(start["program"]) if start["kind"] == "start_program" else ("", "", "")
