@@ -12,9 +12,9 @@ from seatrial.conductor.origin import (
     CONTROLLERS_KINDS,
     NumberError,
     OriginError,
-    require_source,
-    require_subject,
     take_number,
+    validate_form,
+    validate_origin,
 )
 from seatrial.protocol.events import Event
 
@@ -24,8 +24,8 @@ _EVENT = {"run": "r", "seq": 0, "t": 0.0, "kind": "done"}
 
 def _receive(message: dict[str, Any]) -> None:
     """Validate a message of node 1."""
-    require_source(1, message, _NODES, "r")
-    require_subject(1, message, _NODES)
+    validate_origin(1, message, _NODES, "r")
+    validate_form(message)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,8 @@ def test_the_numbers_of_a_source_rise(number: int, is_refused: bool) -> None:
     event = {**_EVENT, "src": "node1", "seq": number}
     take_number({**event, "src": "rank2.0"}, numbers)
     take_number({"kind": "status", "ranks": {}}, numbers)
+    for none in (True, -1, "9", None, 2**63):
+        take_number({**event, "seq": none}, numbers)
     if is_refused:
         with pytest.raises(NumberError, match=f"node1 sent event {number} after event 7"):
             take_number(event, numbers)

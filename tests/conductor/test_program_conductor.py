@@ -504,8 +504,9 @@ def test_a_malformed_or_foreign_message_changes_nothing(message: dict[str, Any],
     refused = []
 
     def say(fleet: SimulatedProgram) -> None:
+        number = event_of(fleet.agents[1].source, "note")["seq"]  # also of one that is malformed
         with pytest.raises(error):
-            fleet.say(1, message)
+            fleet.say(1, {**message, "seq": number} if "seq" in message else message)
         refused.append(message)
 
     fleet = SimulatedProgram(config(), at_s=[(3.0, say)])

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions
 from seatrial.conductor.config import Config, State
-from seatrial.conductor.origin import brief, require_source, require_subject, take_number
+from seatrial.conductor.origin import brief, take_number, validate_form, validate_origin
 from seatrial.conductor.rank_status import RankStatus
 from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
 from seatrial.protocol.events import EndEvent, Event, InterruptedEvent
@@ -82,9 +82,9 @@ class BaseConductor(ABC):
         must not be recorded either.
         """
         self._heard_at[node] = now
-        require_source(node, message, self._nodes, self._config.run)
+        validate_origin(node, message, self._nodes, self._config.run)
         take_number(message, self._numbers)
-        require_subject(node, message, self._nodes)
+        validate_form(message)
         received = cast("AgentReport | Event", message)
         match received["kind"]:
             case "status":

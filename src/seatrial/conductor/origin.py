@@ -29,24 +29,28 @@ class NumberError(ValueError):
     """A source sent an event after one with the same or a higher number."""
 
 
-def require_source(node: int, message: Mapping[str, Any], nodes: Mapping[int, int], run: str) -> None:
-    """Raise OriginError for an event of another run, or from a source that is not on this node.
+def validate_origin(node: int, message: Mapping[str, Any], nodes: Mapping[int, int], run: str) -> None:
+    """Raise OriginError for a message of another run, from another source, or about a rank of another node.
 
     ``nodes``: rank -> the node that it runs on. An event without a header would count here and be recorded nowhere.
     """
-    if not _is_event(message):
-        return
-    src, source_rank = message.get("src"), None
-    if isinstance(src, str) and (match := _RANK.fullmatch(src)):
-        source_rank, generation = int(match[1]), int(match[2])
-        if message.get("gen", generation) != generation:
-            raise OriginError(f"{src} sent an event of generation {brief(message['gen'])}")
-    if message.get("run") != run or (src != f"node{node}" and (source_rank is None or nodes.get(source_rank) != node)):
-        raise OriginError(f"node {node} sent an event of {brief(src)} in run {brief(message.get('run'))}")
-    if source_rank is not None and message.get("rank", source_rank) != source_rank:
-        raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
-    if message.get("kind") in CONTROLLERS_KINDS:
-        raise OriginError(f"node {node} sent an event of the controller, {brief(message['kind'])}")
+    if _is_event(message):
+        src, source_rank = message.get("src"), None
+        if isinstance(src, str) and (match := _RANK.fullmatch(src)):
+            source_rank, generation = int(match[1]), int(match[2])
+            if message.get("gen", generation) != generation:
+                raise OriginError(f"{src} sent an event of generation {brief(message['gen'])}")
+        if message.get("run") != run or (
+            src != f"node{node}" and (source_rank is None or nodes.get(source_rank) != node)
+        ):
+            raise OriginError(f"node {node} sent an event of {brief(src)} in run {brief(message.get('run'))}")
+        if source_rank is not None and message.get("rank", source_rank) != source_rank:
+            raise OriginError(f"rank {source_rank} sent an event about rank {brief(message['rank'])}")
+        if message.get("kind") in CONTROLLERS_KINDS:
+            raise OriginError(f"node {node} sent an event of the controller, {brief(message['kind'])}")
+    for rank in _ranks(message):
+        if _is_elsewhere(rank, node, nodes):
+            raise OriginError(f"node {node} sent a message about rank {brief(rank)}")
 
 
 def take_number(message: Mapping[str, Any], numbers: dict[str, int]) -> None:
@@ -56,8 +60,11 @@ def take_number(message: Mapping[str, Any], numbers: dict[str, int]) -> None:
     one number: in another order, or beside a malformed event, the conductor would act on something else than the report
     shows. So a malformed event has its number, too; it is recorded. A malformed number is none.
     """
-    src, number = message.get("src"), message.get("seq")
-    if not isinstance(src, str) or type(number) is not int or number < 0:
+    if "seq" not in message:
+        return
+    try:
+        src, number = message["src"], fields.whole(message, "seq")
+    except fields.DamageError:
         return
     last = numbers.get(src, -1)
     if number <= last:
@@ -65,22 +72,30 @@ def take_number(message: Mapping[str, Any], numbers: dict[str, int]) -> None:
     numbers[src] = number
 
 
-def require_subject(node: int, message: Mapping[str, Any], nodes: Mapping[int, int]) -> None:
-    """Raise OriginError for a message about a rank of another node; TypeError or ValueError for what is malformed.
-
-    ``nodes``: as of ``require_source``.
-    """
-    rows = [message.get("ranks"), message.get("still")] if message.get("kind") == "status" else []
-    about = [rank for row in rows if isinstance(row, dict) for rank in row]
-    for rank in [message["rank"], *about] if "rank" in message else about:
-        if isinstance(rank, bool) or nodes.get(int(rank)) != node:
-            raise OriginError(f"node {node} sent a message about rank {brief(rank)}")
-    if _is_event(message):  # last: what is malformed is recorded all the same, but never in the name of another rank
+def validate_form(message: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError for a rank, number or time that is none."""
+    for rank in _ranks(message):
+        int(rank)
+    if _is_event(message):
         fields.whole(message, "seq"), fields.number(message, "t", time=True)
 
 
 def _is_event(message: Mapping[str, Any]) -> bool:
     return "seq" in message or "src" in message or message.get("kind") in KINDS
+
+
+def _is_elsewhere(rank: Any, node: int, nodes: Mapping[int, int]) -> bool:
+    try:
+        return isinstance(rank, bool) or nodes.get(int(rank)) != node
+    except (TypeError, ValueError):  # no rank at all: the message is malformed
+        return False
+
+
+def _ranks(message: Mapping[str, Any]) -> list[Any]:
+    """Return the ranks that a message is about."""
+    rows = [message.get("ranks"), message.get("still")] if message.get("kind") == "status" else []
+    about = [rank for row in rows if isinstance(row, dict) for rank in row]
+    return [message["rank"], *about] if "rank" in message else about
 
 
 def last_lines(event: ExitEvent) -> tuple[str, ...]:
