@@ -92,10 +92,12 @@ def test_an_obstacle_that_went_and_came_back_counts_anew(tmp_path: Path) -> None
     pulling = waiting(1, spec__nodeName="gpu-1", status__conditions=[])
     attempt = Cluster(tmp_path, [], hopeless_s=0.5).attempt()
     for entry in (stuck, pulling, stuck):
+        attempt._follower.listed.observe(time.monotonic())
         attempt._follower._take_pods(pods_of({"items": [running(0), entry]}, KINDS["job"]))
         attempt._progress._require_pods()
         time.sleep(0.4)
     time.sleep(0.2)
+    attempt._follower.listed.observe(time.monotonic())
     with pytest.raises(JobNotStartedError):
         attempt._progress._require_pods()
     assert attempt.cleanup(keep=True) == []

@@ -16,7 +16,7 @@ from seatrial.errors import SeatrialError
 from seatrial.targets.kubernetes.pending_pods import PendingPods
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.kubernetes.run_progress import RunProgress
-from seatrial.targets.kubernetes.wait_limits import WaitLimits
+from seatrial.targets.kubernetes.wait_limits import ObservedTime, WaitLimits
 
 _PODS = [
     replace(ended_pod(number, 0), state="running", exit_code=None, end="", uid=f"u{number}", node=f"gpu-{number}")
@@ -32,7 +32,13 @@ def _looks(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     detail = SimpleNamespace(kubectl=None, under_mpi=under_mpi, min_hosts=None)
     follower: Any = SimpleNamespace(
-        answered_at=0.0,
+        awake=ObservedTime(10.0),
+        listed=ObservedTime(10.0),
+        listed_at=0.0,
+        silent_since=0.0,
+        unlisted_since=0.0,
+        first_has_ended=False,
+        complaint="",
         awaited_since=0.0,
         workload_gone=False,
         first_log=None,
@@ -44,7 +50,7 @@ def _looks(
         objects=cast(Any, SimpleNamespace(workload="w")),
         job=replace(training(), nodes=nodes, detail=detail, target="mpijob" if under_mpi else "job"),
         limits=WaitLimits(queue_s=86_400.0),
-        run_log=cast(Any, SimpleNamespace(started=False, began=False, known_nodes=frozenset())),
+        run_log=cast(Any, SimpleNamespace(started=False, began=False, over=False, known_nodes=frozenset())),
         follower=follower,
         folder=folder,
         print_line=lambda line: None,
@@ -52,7 +58,9 @@ def _looks(
 
     def look(at: float, pods: list[PodStatus]) -> None:
         nonlocal now
-        now = follower.answered_at = at
+        now = follower.listed_at = at
+        follower.awake.observe(at), follower.listed.observe(at)
+        follower.silent_since = follower.unlisted_since = follower.awake.total_s
         follower.pods, follower.pending = tuple(pods), PendingPods(pods=tuple(pods), nodes=nodes, under_mpi=under_mpi)
         progress.require()
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from seatrial.errors import SeatrialError
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
-from seatrial.targets.kubernetes.follower import PodFollower
+from seatrial.targets.kubernetes.follower import PodFollower, lacks_reason
 from seatrial.targets.kubernetes.log_reader import PodLog
 from seatrial.targets.kubernetes.pods import DELETED, PodStatus
 from seatrial.targets.kubernetes.run_log import RunLog
-from seatrial.targets.kubernetes.run_progress import RunProgress
+from seatrial.targets.kubernetes.run_progress import RunProgress, TooFewNodesError
 from seatrial.targets.kubernetes.wait_limits import Lasting, WaitLimits
 from seatrial.util.streams import print_status
 from seatrial.util.text import quoted
@@ -83,7 +83,8 @@ class Attempt:
             folder=folder,
             print_line=print_line,
         )
-        self._lasting = Lasting()
+        follower = self._follower
+        self._listed, self._warned, self._awake = map(Lasting, (follower.listed, follower.warned, follower.awake))
         self._cut_off = False
         """Whether the first pod disappeared before the end of its log was read."""
         self._absent_noted = False
@@ -105,10 +106,16 @@ class Attempt:
         Raises SeatrialError for a run that cannot come to its end, TooFewNodesError for one to start again.
         """
         self.submit()
-        while not self._signals:
-            if self.poll():
-                return
-            time.sleep(_TURN_S)
+        try:
+            while not self._signals:
+                if self.poll():
+                    return
+                time.sleep(_TURN_S)
+        except TooFewNodesError:
+            raise
+        except SeatrialError:
+            self._interrupt_undecided()
+            raise
         self.cancel()
 
     def submit(self) -> None:
@@ -119,11 +126,12 @@ class Attempt:
         self._print_line(
             f"seatrial: created {self._objects.workload}; list its pods with: {self._objects.get_command()}"
         )
-        self._follower.awaited_since = self._follower.answered_at = time.monotonic()
+        self._follower.awaited_since = time.monotonic()
 
     def poll(self) -> bool:
         """Read the news and return whether the run has ended. Raises SeatrialError for one that never will."""
         self._follower.poll()
+        self._undecided()  # The wait for a reason begins.
         if self._has_ended() or self._has_failed() or self._never_started():
             return True
         self._progress.require()
@@ -133,16 +141,18 @@ class Attempt:
         """End all pods by SIGTERM: the conductor in them completes its record, which is read as it arrives."""
         self._print_line("seatrial: stopping: the pods are being deleted")
         by = signal.Signals(self._signals[0]).name
+        # Once all pods are deleted nothing shows any more why one was lost before.
+        lost_at = self._lost_first(self._undecided())
         self._objects.delete_workload()
-        deadline = time.monotonic() + _LAST_OUTPUT_S
-        while (log := self._follower.first_log) is not None and len(self._signals) < 2 and time.monotonic() < deadline:
+        while (log := self._follower.first_log) is not None and len(self._signals) < 2:
             self._follower.poll()
             gone = not self._follower.is_listed(self._follower.latest(log.pod))
             has_all = self._has_whole_record() and not log.is_open
-            if log.complete or (gone and (has_all or self._lasting.lasts("gone", _GONE_S))):
+            is_gone = gone and (has_all or self._awake.lasts("gone", _GONE_S))
+            if log.complete or is_gone or self._awake.lasts("cancel", _LAST_OUTPUT_S):
                 break
             time.sleep(_TURN_S)
-        self._run_log.interrupt(by)
+        self._run_log.interrupt(by, before=lost_at)
 
     def _has_whole_record(self) -> bool:
         """Return whether the conductor has sent its last event, or no conductor has started that could."""
@@ -176,49 +186,101 @@ class Attempt:
         first = self._follower.latest(log.pod)
         if self._may_start_again(first):
             return False
-        if not self._has_gone(first):
-            if not (self._run_log.over and self._lasting.lasts("over", _LAST_OUTPUT_S)):
+        if not self._follower.has_gone(first):
+            if not (self._run_log.over and self._awake.lasts("over", _LAST_OUTPUT_S)):
                 return False
         elif not log.complete:
             if self._awaits_log(log, first):
                 return False
             # The part of the log that is missing may hold the worst event of all.
             self._cut_off = self._run_log.over
-        if self._awaits_reason(first):
+        if self._awaits_reason(first) or not self._wait_for_others(first) or self._awaits_reason(first):
             return False
-        self._wait_for_others(first)
         if self._follower.first_log is not log:
             return False  # All pods have started again meanwhile.
         self._conclude(self._follower.latest(first))
         return True
 
-    def _has_gone(self, pod: PodStatus) -> bool:
-        return pod.state == "ended" or not self._follower.is_listed(pod)
+    def _lasts(self, condition: str, limit_s: float) -> bool:
+        """Return whether lists of the pods have shown a condition for this time, or none have come for too long."""
+        is_seen = self._listed.lasts(condition, limit_s)
+        return self._awake.lasts(condition, limit_s + self._limits.no_answer_s) or is_seen
 
     def _awaits_log(self, log: PodLog, first: PodStatus) -> bool:
         """Return whether the rest of the log of the first pod, which has ended, may still be read."""
         if not self._follower.is_listed(first):
-            return not self._lasting.lasts(f"gone {first.uid}", _GONE_S)
+            return not self._awake.lasts(f"gone {first.uid}", _GONE_S)
         if log.failures:
             # A log that comes back has as long as any other one.
-            self._lasting.forget(f"reads {first.uid}")
-            return not self._lasting.lasts(f"unreached {first.uid}", _UNREACHED_S)
-        return not self._lasting.lasts(f"reads {first.uid}", _LAST_OUTPUT_S)
+            self._awake.forget(f"reads {first.uid}")
+            return not self._awake.lasts(f"unreached {first.uid}", _UNREACHED_S)
+        return not self._awake.lasts(f"reads {first.uid}", _LAST_OUTPUT_S)
 
     def _may_start_again(self, first: PodStatus) -> bool:
         """Return whether the controller may start all pods again, now that the first one has ended."""
         is_over = self._follower.workload_over or self._follower.workload_gone
-        if not self._restarts or is_over or not self._has_gone(first) or first.exit_code == 0:
+        if not self._restarts or is_over or not self._follower.has_gone(first) or first.exit_code == 0:
             return False
-        return not self._lasting.lasts(f"restart {first.uid}", _RESTARTED_S)
+        return not self._lasts(f"restart {first.uid}", _RESTARTED_S)
 
     def _awaits_reason(self, first: PodStatus | None) -> bool:
         """Return whether the cluster may still tell why a pod failed, or why the conductor missed it."""
-        is_awaited = any(
-            not pod.is_explained and (pod.exit_code not in (0, None) or self._lost_at(pod) is not None)
+        condition, limit_s = f"reason {first and first.uid}", self._limits.reason_s
+        unexplained, undecided = self._unexplained(), self._undecided()
+        if not (unexplained or undecided) or self._awake.lasts(condition, limit_s + self._limits.no_answer_s):
+            return False
+        return bool(undecided) or (bool(unexplained) and not self._listed.lasts(condition, limit_s))
+
+    def _unexplained(self) -> list[PodStatus]:
+        """Return the listed pods that failed, or that the conductor missed, and of which a list may tell more."""
+        return [
+            pod
             for pod in self._follower.pods
+            if lacks_reason(pod) or (not pod.is_explained and self._lost_at(pod) is not None)
+        ]
+
+    def _undecided(self) -> list[PodStatus]:
+        """Return the lost pods whose reason the cluster may have told after all that it was asked for."""
+        listed = self._unexplained()
+        # The kubelet has announced it before the end of the pod.
+        gone = [
+            pod
+            for pod in self._follower.known.values()
+            if lacks_reason(pod) and not (pod.stop or self._follower.is_listed(pod))
+        ]
+        for_long = {pod: self._listed.lasts(f"lost {pod.uid}", self._limits.reason_s) for pod in listed}
+        return [
+            pod
+            for pod in (*listed, *gone)
+            if not (self._warned.lasts(f"lost {pod.uid}", 0.0) and for_long.get(pod, True))
+        ]
+
+    def _lost_first(self, pods: Sequence[PodStatus]) -> int | None:
+        """Return the ``seq`` of the first event that reports one of these pods as lost."""
+        return min((at for at in map(self._lost_at, pods) if at is not None), default=None)
+
+    def _interrupt_undecided(self) -> bool:
+        """Record that nothing shows why pods were lost, since the API server has not listed them after that.
+
+        Each of them may have been evicted, for one. Returns False where there are none.
+        """
+        # A run that came to its end without missing a pod no longer needed it.
+        is_over = self._run_log.over and not self._run_log.interrupted
+        lost = [pod for pod in self._undecided() if not is_over or self._lost_at(pod) is not None]
+        if lost:
+            self._interrupt_unlisted(f"why {lost[0].label} {lost[0].end or 'was lost'}", self._lost_first(lost))
+        return bool(lost)
+
+    def _interrupt_unlisted(self, what: str, before: int | None = None) -> None:
+        """Record that the run ended because of something that no list shows. ``what``: a clause."""
+        follower = self._follower
+        unlisted_s = follower.awake.total_s - follower.unlisted_since
+        said = f"; kubectl says {quoted(follower.complaint)}" if follower.complaint else ""
+        self._run_log.interrupt(
+            f"the cluster: nothing shows {what}, since the API server does not answer as it should (the last list of"
+            f" the pods came {unlisted_s:.0f} s before{said})",
+            before,
         )
-        return is_awaited and not self._lasting.lasts(f"reason {first and first.uid}", self._limits.reason_s)
 
     def _lost_at(self, pod: PodStatus) -> int | None:
         return self._run_log.lost_at(pod.number, any_node=self._under_mpi or self._job.nodes == 1)
@@ -226,13 +288,13 @@ class Attempt:
     def _has_failed(self) -> bool:
         """Return whether a pod has failed in a run without a conductor, where nothing else notices."""
         failed = [pod for pod in self._follower.pods if pod.state == "ended" and pod.exit_code != 0 and not pod.stop]
-        log = self._follower.first_log
         # Where the first one has gone, its log is waited for (``_has_ended``).
-        awaits_log = log is not None and self._has_gone(self._follower.latest(log.pod))
-        if self._has_conductor or self._restarts or awaits_log or not failed:
+        if self._has_conductor or self._restarts or self._follower.first_has_ended or not failed:
             return False
-        if not self._lasting.lasts("failed", _OTHERS_END_S):
+        if not self._lasts("failed", _OTHERS_END_S) or self._awaits_reason(None):
             return False
+        if self._interrupt_undecided():
+            return True
         if stopped := self._stopped_first(None):
             self._interrupt_by(stopped, None)
         else:
@@ -245,8 +307,10 @@ class Attempt:
         failure = self._follower.workload_failure
         if self._follower.first_log is not None or (self._restarts and not failure) or not (gone or failure):
             return False
-        if not self._lasting.lasts("none started", _GONE_S) or self._awaits_reason(None):
+        if not self._lasts("none started", _GONE_S) or self._awaits_reason(None):
             return False
+        if self._interrupt_undecided():
+            return True
         if not gone:
             raise SeatrialError(f"{self._objects.workload} failed before its first pod ran ({failure})")
         # When one pod ends by itself the controllers delete the others.
@@ -262,6 +326,8 @@ class Attempt:
         return True
 
     def _conclude(self, first: PodStatus) -> None:
+        if self._interrupt_undecided():
+            return
         run_log, pods = self._run_log, list(self._follower.known.values())
         refused = [pod for pod in pods if pod.never_ran and not self._follower.is_replaced(pod)]
         failed = sorted(
@@ -395,9 +461,9 @@ class Attempt:
         is_of_pods = isinstance(self._job, Job) and self._job.nodes > 1 and not self._under_mpi
         if not (is_of_pods and self._run_log.began) or self._absent_noted:
             return
-        follower, deadline = self._follower, time.monotonic() + wait_s
+        follower = self._follower
         while absent := sorted(set(range(self._job.nodes)) - follower.ran()):
-            if time.monotonic() >= deadline:
+            if not wait_s or self._signals or self._lasts("absent", wait_s):
                 self._absent_noted = True
                 pods = {pod.number: pod.label for pod in follower.known.values()}
                 named = ", ".join(pods.get(node, "no pod") + f" (node {node})" for node in absent[:_MOST_NAMED])
@@ -467,8 +533,11 @@ class Attempt:
         self._run_log.fail(killed[0], killed[0].end)
         return True
 
-    def _wait_for_others(self, first: PodStatus) -> None:
-        """Wait for the ends of other pods where one of them may be the cause of the end of the first one."""
+    def _wait_for_others(self, first: PodStatus) -> bool:
+        """Wait for the ends of other pods where one of them may be the cause of the end of the first one.
+
+        Returns False where a signal has ended the wait.
+        """
         if self._has_conductor:
             # The launcher ends before the cluster tells which node it has lost.
             waits = self._under_mpi and not self._run_log.over
@@ -476,11 +545,18 @@ class Attempt:
             has_result = self._under_mpi and self._run_log.has_result and first.exit_code == 0
             waits = not has_result and not self._stopped_first(first)
         # Under MPI the sshd of a node never ends by itself; and the kubelet reports a killed one within this time.
-        deadline = time.monotonic() + (_REPORTED_S if self._under_mpi else _OTHERS_END_S)
-        while waits and time.monotonic() < deadline:
+        condition, limit_s = f"others {first.uid}", _REPORTED_S if self._under_mpi else _OTHERS_END_S
+        while waits and not self._lasts(condition, limit_s):
+            if self._signals:
+                return False
             if self._under_mpi and any(pod.killed for pod in self._follower.known.values() if not pod.is_launcher):
-                return
+                return True
             if all(pod.state == "ended" and (pod.exit_code == 0 or pod.is_explained) for pod in self._follower.pods):
-                return
+                return True
             self._follower.poll()
+            self._undecided()
             time.sleep(_TURN_S)
+        others = [pod for pod in self._follower.pods if pod.state != "ended"]
+        if waits and others and not self._listed.lasts(condition, limit_s):
+            self._interrupt_unlisted(f"how {others[0].label} ended")
+        return True

@@ -29,6 +29,7 @@ from seatrial.targets.kubernetes.pods import (
     workload_failure,
 )
 from seatrial.targets.kubernetes.run_log import RunLog
+from seatrial.targets.kubernetes.wait_limits import ObservedTime
 from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, pod_warnings
 from seatrial.util.text import quoted
 
@@ -36,6 +37,10 @@ _POLL_S = 2.0
 _CHANGING_POLL_S = 1.0
 """While pods start, and once the conductor has missed a node or has come to its end: a list between two changes shows
 which of them came first."""
+_LONGEST_GAP_S = 3.0
+"""By which one list makes a wait for news in the lists shorter, however long ago the one before was asked for."""
+_LONGEST_TURN_S = 1.0
+"""For which this process works between two looks. Where it takes longer something has paused it."""
 _FETCH_S = 10.0
 _FETCH_EACH_S = 0.5
 """Added for each log that is fetched: a kubectl takes up to a second of a core, and each log takes two of them."""
@@ -75,8 +80,16 @@ class PodFollower:
         """Node rank -> uids of its pods that were seen to run before the conductor's last event, or to end with 0."""
         self._newest: dict[int, str] = {}
         """Node rank -> uid of the newest of its pods until then."""
-        self.answered_at = time.monotonic()
-        """Time of the API server's last answer (``time.monotonic``)."""
+        self.awake = ObservedTime(_LONGEST_TURN_S)
+        """The time of this process, without what paused it."""
+        self.listed = ObservedTime(_LONGEST_GAP_S)
+        """The time that lists of the pods cover, each from when it was asked for."""
+        self.warned = ObservedTime(_LONGEST_GAP_S)
+        """The same of the warnings of the cluster, also where the user may not read them."""
+        self.unlisted_since = 0.0
+        """Since when no list of the pods has come, in ``awake``."""
+        self.silent_since = 0.0
+        """Since when no list of the pods and no news of the first log have come, in ``awake``."""
         self.complaint = ""
         """The last error of kubectl."""
         self.workload_gone = False
@@ -108,7 +121,7 @@ class PodFollower:
         """The last warnings of the namespace."""
         self._listed: list[Any] = []
         """The last list of pods, of others with the labels of the run too."""
-        self._listed_at = self._poll_at
+        self.listed_at = self._poll_at
         """When it was asked for."""
         self._foreign_reported: set[str] = set()
         self._waiting_lines = 0
@@ -135,6 +148,15 @@ class PodFollower:
                 return first
         return first_pod(self.pods, nodes=self._job.nodes, under_mpi=self._under_mpi)
 
+    @property
+    def first_has_ended(self) -> bool:
+        """Whether the pod of the first log has ended, or no longer exists."""
+        return self.first_log is not None and self.has_gone(self.latest(self.first_log.pod))
+
+    def has_gone(self, pod: PodStatus) -> bool:
+        """Return whether a pod has ended, or no longer exists."""
+        return pod.state == "ended" or not self.is_listed(pod)
+
     def latest(self, pod: PodStatus) -> PodStatus:
         """Return the last known state of a pod."""
         return self.known.get(pod.name, pod)
@@ -156,14 +178,15 @@ class PodFollower:
 
     def poll_pods(self) -> None:
         """Take the answers that have arrived, and ask again when it is time."""
-        self._take_results()
         now = time.monotonic()
+        self.awake.observe(now)
+        self._take_results()
         if now < self._poll_at:
             return
         self._poll_at = now + (_POLL_S if self.all_started and not self._run_log.is_ending else _CHANGING_POLL_S)
         self._start("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
         pending = self.pending
-        if pending.missing > 0 or pending.waiting or self._run_log.is_ending or any(map(_is_unexplained, self.pods)):
+        if pending.missing > 0 or pending.waiting or self._run_log.is_ending or any(map(lacks_reason, self.pods)):
             self._start("events", "get", "events", "--field-selector", "type=Warning", "-o", "json")
         if pending.missing > 0 or (self._restarts and any(pod.state == "ended" for pod in self.pods)):
             self._start("workload", "get", self._objects.workload, "--ignore-not-found", "-o", "json")
@@ -206,6 +229,8 @@ class PodFollower:
                 self._take_events()
             elif result.code != 0:
                 self.complaint = result.complaint
+                if what == "events" and "(forbidden)" in result.err.lower():
+                    self.warned.observe(self._asked_at[what])
             elif what == "workload":
                 # For a workload that does not exist kubectl prints nothing; another one may have its name.
                 self.workload_gone = not self._objects.is_ours(result.json)
@@ -214,12 +239,14 @@ class PodFollower:
                 self._suspended = suspended(result.json)
                 self.is_unattended = not (self.workload_gone or self._suspended or is_taken_up(result.json))
             elif result.json is not None:
-                self.answered_at = time.monotonic()
                 if what == "pods":
-                    self._listed, self._listed_at = list(items_of(result.json, "items")), self._asked_at[what]
+                    self.silent_since = self.unlisted_since = self.awake.total_s
+                    self._listed, self.listed_at = list(items_of(result.json, "items")), self._asked_at[what]
+                    self.listed.observe(self.listed_at)
                     self._take_owned()
                 else:
                     self._events = result.json
+                    self.warned.observe(self._asked_at[what])
                     self._take_events()
 
     def _take_events(self) -> None:
@@ -279,8 +306,8 @@ class PodFollower:
             elif pod.never_ran and not ((before := self.known.get(pod.name)) and before.state == "ended"):
                 self._print_line(f"seatrial: {pod.label} {pod.end}")
             self.known[pod.name] = pod
-        self.order.take((*gone, *pods), asked_at=self._listed_at)
-        self._run_log.take_pods(self.known.values(), asked_at=self._listed_at)
+        self.order.take((*gone, *pods), asked_at=self.listed_at)
+        self._run_log.take_pods(self.known.values(), asked_at=self.listed_at)
         over = self._run_log.over
         # The agent of one that started later waits for a conductor, and does not end with 0.
         for pod in pods:
@@ -338,6 +365,7 @@ class PodFollower:
 
     def _take_text(self, lines: list[str]) -> None:
         """Take lines of the first pod that are not events; show for which hosts the launcher of MPI waits."""
+        self.silent_since = self.awake.total_s
         for line in lines:
             # Anybody in that pod can print such a line, also for ever.
             is_waiting = self._under_mpi and not self._run_log.started and self._waiting_lines < _MAX_WAITING_LINES
@@ -355,13 +383,18 @@ class PodFollower:
             return
         was_open, was_ending = log.is_open, self._run_log.is_ending
         for message in log.read(container_ended=self.latest(log.pod).state == "ended"):
+            self.silent_since = self.awake.total_s
             self._run_log.take(message)
         if (was_open and not log.is_open) or self._run_log.is_ending != was_ending:
             # The pod may have ended, or another one: ask at once.
             self._poll_at = 0.0
-        self.answered_at = max(self.answered_at, log.last_read_at)
+
+
+def lacks_reason(pod: PodStatus) -> bool:
+    """Return whether a pod has failed and the cluster has not told all about it."""
+    return pod.exit_code not in (0, None) and not pod.is_explained
 
 
 def _is_unexplained(pod: PodStatus) -> bool:
-    """Return whether a pod has failed and the cluster has not told all about it."""
-    return pod.exit_code not in (0, None) and not (pod.is_explained or pod.out_of_memory)
+    """Return whether the end of its memory does not say either why a pod has failed."""
+    return lacks_reason(pod) and not pod.out_of_memory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,13 +60,13 @@ class RunProgress:
         self._kind = KINDS[job.target]
         self._under_mpi: bool = job.detail.under_mpi
         self._min_hosts: int | None = job.detail.min_hosts
-        self._no_answer_reported = False
         self._begin()
 
     def _begin(self) -> None:
         """Begin to wait for the pods of a start: nothing of an earlier one counts, and each reason is news."""
         self._awaited_since = self._follower.awaited_since
-        self._lasting = Lasting()
+        # What the lists show counts for as long as they show it.
+        self._listed, self._awake = Lasting(self._follower.listed), Lasting(self._follower.awake)
         self._printed_reason = ""
         self._printed: set[str] = set()
         self._reasons: set[str] = set()
@@ -91,28 +90,37 @@ class RunProgress:
         self._report_absent_agents()
         if isinstance(self._job, Job) and self._follower.first_log is not None:
             limit_s = float(self._job.plan.deadline_s.value) + JOIN_TIMEOUT_S + _SPARE_S
-            if self._lasting.lasts("running", limit_s):
+            if self._awake.lasts("running", limit_s):
                 raise SeatrialError(f"the pods have not ended within {limit_s:.0f} s")
 
     def _require_answers(self) -> None:
-        """Raise SeatrialError when the API server has not answered for too long."""
-        elapsed_s = time.monotonic() - self._follower.answered_at
-        if elapsed_s > self._limits.no_answer_s:
+        """Raise SeatrialError when the API server has not answered for too long; say so when it lists no pods.
+
+        A run that is ending has limits for what it waits for, and may have come to its verdict.
+        """
+        follower = self._follower
+        now_s, why = follower.awake.total_s, follower.complaint or "no error message"
+        silent_s, unlisted_s = now_s - follower.silent_since, now_s - follower.unlisted_since
+        if silent_s > self._limits.no_answer_s and not (self._run_log.over or follower.first_has_ended):
             raise TargetUnreachableError(
-                f"the cluster's API server has not answered for {elapsed_s:.0f} s"
-                f" ({self._follower.complaint or 'no error message'}); make sure that"
+                f"the cluster's API server has not answered for {silent_s:.0f} s ({why}); make sure that"
                 f" {self._kubectl.command_line('get', 'pods')} works"
             )
-        if elapsed_s > _REPORT_NO_ANSWER_S and self._lasting.lasts("no answer", 0.0) and not self._no_answer_reported:
-            self._no_answer_reported = True
-            self._print_line(f"seatrial: the cluster's API server has not answered for {elapsed_s:.0f} s; still trying")
+        if unlisted_s > _REPORT_NO_ANSWER_S:
+            self._print_once(
+                f"the cluster's API server has listed no pods for {unlisted_s:.0f} s ({why}); still trying; make sure"
+                f" that {self._kubectl.command_line('get', 'pods')} works",
+                "unlisted",
+            )
+        else:
+            self._printed.discard("unlisted")
 
     def _require_first_pod(self) -> None:
         """Raise SeatrialError when all pods have started and none of them can be followed."""
         follower = self._follower
         if not follower.all_started or follower.first_log or self._under_mpi or follower.first():
-            self._lasting.forget("no first")
-        elif self._lasting.lasts("no first", self._limits.no_first_pod_s):
+            self._listed.forget("no first")
+        elif self._listed.lasts("no first", self._limits.no_first_pod_s):
             raise SeatrialError(
                 f"all pods of {self._objects.workload} have started, but by the label {self._kind.index_label} none of"
                 f" them is the first node; check that the operator is a release that --on {self._kind.name} supports"
@@ -126,15 +134,15 @@ class RunProgress:
         unready = {pod.uid: pod for pod in pending.unready}
         for pod in pending.pods:
             if pod.uid not in unready:
-                self._lasting.forget(f"unready {pod.uid}")
+                self._listed.forget(f"unready {pod.uid}")
         if not pending.final_refusal:
-            self._lasting.forget("refused")
-        if (refusal := pending.final_refusal) and self._lasting.lasts("refused", _REPORT_WAITING_S):
+            self._listed.forget("refused")
+        if (refusal := pending.final_refusal) and self._listed.lasts("refused", _REPORT_WAITING_S):
             raise JobNotStartedError(
                 f"{pending.missing} of {pending.wanted} pods will never be created: {warning_said(refusal)}; change the"
                 " request, or what the namespace allows"
             )
-        if self._follower.is_unattended and not pending.warnings and self._lasting.lasts("unattended", _UNATTENDED_S):
+        if self._follower.is_unattended and not pending.warnings and self._listed.lasts("unattended", _UNATTENDED_S):
             operator = "the Job controller" if self._kind.operator is None else self._kind.operator.release
             self._print_once(
                 f"{self._objects.workload} has had no status for {_UNATTENDED_S:.0f} s: nobody has taken it up; is the"
@@ -142,23 +150,23 @@ class RunProgress:
             )
         for pod in pending.waiting:
             if not pod.hopeless:
-                self._lasting.forget(f"hopeless {pod.uid}")
-            elif self._lasting.lasts(f"hopeless {pod.uid}", self._limits.hopeless_s):
+                self._listed.forget(f"hopeless {pod.uid}")
+            elif self._listed.lasts(f"hopeless {pod.uid}", self._limits.hopeless_s):
                 raise JobNotStartedError(f"{pod.label} does not start: {pod.waits_for}")
         reason = pending.reason()
-        if self._lasting.lasts("waiting", _REPORT_WAITING_S):
+        if self._listed.lasts("waiting", _REPORT_WAITING_S):
             self._printed_reason = reason
             # Anybody who may create events writes warnings, each in other words.
             if len(self._reasons) < _MOST_REASONS:
                 self._reasons.add(kind := pending.kind_of_reason())
                 self._print_once(reason, kind)
         for pod in unready.values():
-            if self._lasting.lasts(f"unready {pod.uid}", self._limits.ready_s):
+            if self._listed.lasts(f"unready {pod.uid}", self._limits.ready_s):
                 raise SeatrialError(f"{why_no_launcher(pod)}; see {pod.name}.log in {self._folder}")
-        is_late = time.monotonic() - self._awaited_since > self._limits.queue_s
+        is_late = self._follower.listed_at - self._awaited_since > self._limits.queue_s
         running = len(pending.running)
         is_enough = self._min_hosts is not None and self._min_hosts <= running < self._job.nodes
-        if is_enough and (is_late or self._lasting.lasts("fewer", self._limits.fewer_s)):
+        if is_enough and (is_late or self._listed.lasts("fewer", self._limits.fewer_s)):
             raise TooFewNodesError(running, pending.left_out(self._printed_reason))
         if is_late:
             raise SeatrialError(
@@ -170,12 +178,12 @@ class RunProgress:
         log = self._follower.first_log
         for pod in self._follower.pods:
             if not pod.node_gone:
-                self._lasting.forget(f"node gone {pod.uid}")
+                self._listed.forget(f"node gone {pod.uid}")
                 continue
             self._print_once(f"{pod.label}: its node no longer reports to the cluster (NodeNotReady)")
             # The conductor misses an agent after 15 s of silence. It cannot miss itself.
             is_missed = self._has_conductor and not (self._under_mpi or (log and pod.name == log.pod.name))
-            if self._lasting.lasts(f"node gone {pod.uid}", self._limits.node_gone_s) and not is_missed:
+            if self._listed.lasts(f"node gone {pod.uid}", self._limits.node_gone_s) and not is_missed:
                 raise SeatrialError(
                     f"{pod.label} is lost: its node no longer reports to the cluster (NodeNotReady); see whether"
                     f" {pod.node} and its kubelet are up"
@@ -185,8 +193,8 @@ class RunProgress:
         """Say which pods run and have not joined, and what they said last. They wait for JOIN_TIMEOUT_S."""
         run_log, follower = self._run_log, self._follower
         if not (follower.all_started and run_log.started) or run_log.began or self._under_mpi:
-            self._lasting.forget("joining")
-        elif self._lasting.lasts("joining", _REPORT_JOINING_S):
+            self._awake.forget("joining")
+        elif self._awake.lasts("joining", _REPORT_JOINING_S):
             absent = [pod for pod in follower.pods if pod.state == "running" and pod.number not in run_log.known_nodes]
             if absent:
                 said = run_log.last_line(absent[0])

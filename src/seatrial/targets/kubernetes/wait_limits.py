@@ -1,4 +1,4 @@
-"""How long a run in pods waits for what the cluster does."""
+"""How long a run in pods waits for what the cluster does, and the time that counts for it."""
 
 from __future__ import annotations
 
@@ -37,16 +37,43 @@ class WaitLimits:
     several listings to agree."""
 
 
-class Lasting:
-    """For how long conditions that must not last for ever have been seen."""
+class ObservedTime:
+    """Seconds in which something was observed again and again: a gap between two observations counts as a short one."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_gap_s: float) -> None:
+        self._longest_gap_s = longest_gap_s
+        self.total_s = 0.0
+        """Up to the last observation."""
+        self._observed_at = time.monotonic()
+
+    def observe(self, at: float) -> None:
+        """Take note of an observation that was begun then (``time.monotonic``)."""
+        self.total_s, self._observed_at = self._until(at), at
+
+    def now_s(self) -> float:
+        """Return the seconds up to an observation that begins now."""
+        return self._until(time.monotonic())
+
+    def _until(self, at: float) -> float:
+        return self.total_s + min(max(at - self._observed_at, 0.0), self._longest_gap_s)
+
+
+class Lasting:
+    """For how long conditions that must not last for ever have been observed."""
+
+    def __init__(self, observed: ObservedTime) -> None:
+        self._observed = observed
         self._since: dict[str, float] = {}
 
     def lasts(self, condition: str, limit_s: float) -> bool:
-        """Return whether the condition has lasted longer than the limit; the first call starts the count."""
-        now = time.monotonic()
-        return now - self._since.setdefault(condition, now) > limit_s
+        """Return whether the condition has lasted longer than the limit; the first call starts the count.
+
+        Only observations count that begin after that call.
+        """
+        since = self._since.get(condition)
+        if since is None:
+            since = self._since[condition] = self._observed.now_s()
+        return self._observed.total_s - since > limit_s
 
     def forget(self, condition: str) -> None:
         """Take note that the condition no longer holds: its count starts again."""
