@@ -70,10 +70,10 @@ _LAST_ERROR = re.compile(r"last error:[ \t]*(?:\n(?:\[rank\d+\]:)?[ \t]*)?(?P<la
 """The end of an error of NCCL: its last message. ``Failed to CUDA calloc`` follows a lack of memory."""
 _CALL_FAILED = re.compile(_CALL, re.I)
 _END = re.compile(
-    r"\s*(?:\[[a-z_]{1,20}\d{1,9}\]: ?)?"
-    r"(?:\s*$|Exception raised from |terminate called |frame #\d|what\(\):|\[[EWIF]\d{0,4}[ \]])"
+    r"\s*(?:(?:\[[a-z_]{1,20}\d{1,9}\]:\s*)?$|(?:\[[a-z_]{1,20}\d{1,9}\]: ?)?"
+    r"(?:Exception raised from |terminate called |frame #\d|what\(\):|\[[EWIF]\d{0,4}[ \]]))"
 )
-"""What follows an error of NCCL in the output."""
+"""What follows an error of NCCL in the output. Each way to match fails at once, however many spaces a line has."""
 _CALL_ALONE = re.compile(_BEFORE + _CALL, re.I)
 _NO_MEMORY = re.compile(
     _BEFORE

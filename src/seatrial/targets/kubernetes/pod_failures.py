@@ -29,6 +29,8 @@ MET = re.compile(rb"^seatrial: rank (\d{1,9}) of \d{1,9} on ", re.MULTILINE)
 _OF_RANK = re.compile(r"\brank ?(\d{1,9})\]", re.IGNORECASE)
 """The mark of a rank before a line of torch: ``[rank0]:[E ProcessGroupNCCL.cpp:2068] [PG ID 0 Rank 0] ...``."""
 _LAST_LINES = 20
+_MOST_LINE_CHARS = 4_000
+"""Characters of a line that are judged; torch and NCCL print shorter ones."""
 
 
 class Shown(IntEnum):
@@ -89,6 +91,7 @@ def _shown(
     was_stopped: bool,
     has_result: bool | None,
 ) -> Shown:
+    lines = [line[:_MOST_LINE_CHARS] for line in lines]
     of_ranks = _by_rank(lines, met, is_oom=pod.out_of_memory)
     worst = min(of_ranks.values(), default=Shown.UNKNOWN)
     if was_stopped:
@@ -170,7 +173,7 @@ def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool)
     ``met``: ranks that had met the others before; None: all. ``is_oom``: memory of the pod ran out.
     """
     shown: dict[int, Shown] = {}
-    aborted: dict[int, list[str]] = {}
+    aborted: set[int] = set()
     codes: dict[int, int] = {}
     for line in lines:
         said = _SAID.match(line)
@@ -180,7 +183,7 @@ def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool)
             # A rank knows best: it has read its whole error.
             shown[rank] = Shown.FAILED if said["how"] == "failed" else Shown.LOST_PEERS
         elif said["signal"] == signal.SIGABRT.name:
-            aborted[rank] = []
+            aborted.add(rank)
         else:
             is_kill = said["signal"] not in (None, signal.SIGTERM.name)
             shown[rank] = Shown.KILLED if is_kill else Shown.FAILED
@@ -200,31 +203,29 @@ def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool)
     return shown | dict.fromkeys(early, Shown.CRASHED) if early and not is_of_device(lines) else shown
 
 
-def _by_aborted_rank(aborted: Mapping[int, list[str]], lines: Sequence[str]) -> dict[int, Shown]:
+def _by_aborted_rank(aborted: Collection[int], lines: Sequence[str]) -> dict[int, Shown]:
     """Return what each rank shows that was aborted. Torch marks most lines with the rank; those of Gloo have no mark.
 
-    ``aborted``: rank -> a list that gets the lines that say why.
+    A line may be marked with all of them, so each message is judged once. A failure of the rank itself counts more than
+    what others have told it.
     """
     unmarked = 0
+    said: dict[int, Shown] = {}
     for number, line in enumerate(lines):
         if not says_why_aborted(line):
             continue
         marks = {int(found) for found in _OF_RANK.findall(line)}
         message = message_at(lines, number).splitlines()
-        for rank in marks & aborted.keys():
-            aborted[rank] += message
-        unmarked += not marks and _of_exit(-signal.SIGABRT, message) != Shown.FAILED
-    said = {rank: own for rank, own in aborted.items() if own}
-    silent = aborted.keys() - said.keys()
+        shown = _shown_by_exit(_exit(-signal.SIGABRT, message))
+        for rank in marks.intersection(aborted):
+            said[rank] = min(shown, said.get(rank, shown))
+        unmarked += not marks and shown != Shown.FAILED
+    silent = len(aborted) - len(said)
     # Each rank that Gloo aborts prints a line, and two of them may write into the same one.
     of_silent = Shown.ABORTED if unmarked else Shown.FAILED
-    if unmarked >= len(silent):
+    if unmarked >= silent:
         of_silent = Shown.LOST_PEERS
-    return {rank: _of_exit(-signal.SIGABRT, said[rank]) if rank in said else of_silent for rank in aborted}
-
-
-def _of_exit(code: int, lines: Sequence[str]) -> Shown:
-    return _shown_by_exit(_exit(code, lines))
+    return {rank: said.get(rank, of_silent) for rank in aborted}
 
 
 def _exit(code: int, lines: Sequence[str]) -> Exit:

@@ -1,0 +1,65 @@
+"""The work over one pod's log at the verdict: it grows as the log does, whatever a hostile pod prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kubernetes.test_pod_failures import _MET, _lost
+from kubernetes.test_run_log import Heard, ended_pod, training
+
+from seatrial.conductor.program_failures import Exit, fabric_error
+from seatrial.protocol.own_errors import message_at
+from seatrial.targets.kubernetes import pod_failures
+
+_WHY = "watchdog thread terminated with exception: NCCL error: remote process exited or there was a network error"
+
+
+def _judged_chars(log: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the characters of all messages that were judged at the end of a training of which one pod printed this."""
+    judged = 0
+
+    def counted(ended: Exit) -> str:
+        nonlocal judged
+        judged += sum(map(len, ended.last_lines))
+        return fabric_error(ended)
+
+    monkeypatch.setattr(pod_failures, "fabric_error", counted)
+    folder.mkdir()
+    for number, lines in enumerate([[*_MET, _lost(0)], [*_MET, *log]]):
+        (folder / f"t-{number}.log").write_text("".join(f"{line}\n" for line in lines))
+    heard = Heard(folder, None)
+    heard.run_log.end_by_exit_codes([ended_pod(number, 1) for number in range(2)], under_mpi=False)
+    assert heard.outcome(training())["how"] == "failed"
+    return judged
+
+
+def _marked(ranks: int, why_lines: int) -> list[str]:
+    """Return a log in which each of these lines is marked with every second rank, and all ranks were aborted."""
+    why = [
+        f"[{''.join(f'rank{rank}]' for rank in range(number % 2, ranks, 2))}:[E ProcessGroupNCCL.cpp:2068] {_WHY}"
+        for number in range(why_lines)
+    ]
+    return [*why, *(f"seatrial: rank {rank} was killed by SIGABRT" for rank in range(ranks))]
+
+
+@pytest.mark.parametrize("why_lines", [1, 40])
+def test_a_message_is_judged_once_for_all_ranks_that_it_marks(
+    why_lines: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ranks in (50, 400):
+        log = _marked(ranks, why_lines)
+        judged = _judged_chars(log, tmp_path / f"{ranks}", monkeypatch)
+        assert 0 < judged <= 2 * sum(map(len, log))
+
+
+def test_a_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = [f"[rank0]:[E ProcessGroupNCCL.cpp:2068] {_WHY}{'x' * 900_000}", "seatrial: rank 0 was killed by SIGABRT"]
+    assert 0 < _judged_chars(log, tmp_path / "log", monkeypatch) < 20_000
+
+
+def test_spaces_in_an_error_of_nccl_are_read_once() -> None:
+    """Each of them may be the end of the message; trying them all again from each takes hours."""
+    error, spaces = f"[rank0]:[E ProcessGroupNCCL.cpp:2068] {_WHY}, NCCL version 2.27.7", " " * 400_000
+    for line in (f"{spaces}x", f"[rank0]:{spaces}x"):
+        assert message_at([error, line, f"[rank0]:{spaces}", "x"], 0) == f"{error}\n{line}"
