@@ -379,3 +379,14 @@ def test_no_answer_ends_in_a_traceback(answer: Any, name: str) -> None:
     pods_of({"items": [answer, pod(status=answer), pod(spec=answer), pod(metadata__labels=answer)]}, kind)
     creation_warnings(answer, "t", "")
     creation_warnings({"items": [answer]}, "t", "")
+
+
+def test_pods_that_wait_for_a_readiness_gate_are_on_healthy_nodes() -> None:
+    """A webhook adds the gate, and its controller does not set it. The kubelet says so, which is not silent."""
+    ready = {"type": "Ready", "status": "False"}
+    for reason, is_gone in (({}, True), ({"reason": "ReadinessGatesNotReady"}, False)):
+        conditions = [{**ready, **reason}, {"type": "ContainersReady", "status": "True"}]
+        runs = {"name": "seatrial", "ready": True, "state": {"running": {}}}
+        status = {"phase": "Running", "containerStatuses": [runs], "conditions": conditions}
+        (found,) = pods_of({"items": [pod(status=status)]}, KINDS["job"])
+        assert found.node_gone == is_gone

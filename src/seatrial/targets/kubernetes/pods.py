@@ -238,10 +238,13 @@ def _pod(item: Any, kind: Kind) -> PodStatus:
 def _is_node_gone(item: Any) -> bool:
     """Return whether the node controller has marked the pod.
 
-    It changes only the condition Ready; the kubelet, which would also change ContainersReady, is silent.
+    It changes only the condition Ready; the kubelet, which would also change ContainersReady, is silent. Where a
+    readiness gate is not set the kubelet itself does so.
     """
-    conditions = {text(entry, "type"): text(entry, "status") for entry in items_of(item, "status", "conditions")}
-    return conditions.get("Ready") == "False" and conditions.get("ContainersReady") == "True"
+    conditions = {text(entry, "type"): entry for entry in items_of(item, "status", "conditions")}
+    ready, containers = conditions.get("Ready"), conditions.get("ContainersReady")
+    is_marked = text(ready, "status") == "False" and text(containers, "status") == "True"
+    return is_marked and text(ready, "reason") != "ReadinessGatesNotReady"
 
 
 def _number(item: Any, kind: Kind) -> int:
