@@ -65,8 +65,6 @@ _HEAD: dict[str, Any] = {"run": RUN, "src": "conductor", "seq": 90, "t": 1.0}
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kind": "node", "src": "node1", "node": 1},  # what one node sends, the first pod hands on
-        {"kind": "node", "src": "node1", "node": "x", "hostname": "b"},
         {"kind": "trouble", "gen": 0, "seen": [3], "waiting": []},
         {"kind": "trouble", "gen": 0, "waiting": []},
         {"kind": "step", "gen": float("inf"), "step": 0},
@@ -93,6 +91,25 @@ def test_a_malformed_event_of_the_first_pod_is_damage(changes: dict[str, Any], t
     (note,) = [note.text for note in conclusion.trial.notes if note.text.startswith("the first pod")]
     assert note.startswith("the first pod has sent 1 messages that cannot be read (the first one: ")
     assert not heard.run_log.has_outcome
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "node", "node": 1},
+        {"kind": "node", "node": "x", "hostname": "b"},
+        {"kind": "result", "src": "rank1.0", "gen": 0, "rank": 1, "lines": [5]},
+    ],
+    ids=str,
+)
+def test_a_malformed_event_of_a_node_is_not_laid_to_the_first_pod(changes: dict[str, Any], tmp_path: Path) -> None:
+    """The conductor in the first pod records what a node sends, and counts it as damage of that node."""
+    heard = Heard(tmp_path, healthy())
+    heard.run_log.take({**_HEAD, "src": "node1", **changes})
+    assert heard.run_log.damaged == 0
+    conclusion = heard.concluded(trial())
+    assert conclusion.verdict.status == "INCONCLUSIVE"
+    assert not any("first pod" in note.text for note in conclusion.trial.notes)
 
 
 def test_an_outcome_without_any_rank_is_sound(tmp_path: Path) -> None:
@@ -563,17 +580,9 @@ def test_a_stopped_training_is_interrupted(tmp_path: Path) -> None:
 
 
 def test_a_first_pod_that_does_not_stop_fills_no_memory(tmp_path: Path) -> None:
-    """What is no event has no other bound: lines after the result, and output while other pods are waited for."""
+    """Lines after the result are no events and have no other bound."""
     training = Heard(tmp_path, None)
     training.run_log.take_text(["trained 4 of 4 steps"] + ["x" * 100_000] * 5_000)
     training.run_log.end_by_exit_codes([ended_pod(0, 0)], under_mpi=False)
     (result,) = [event for event in training.events if event["kind"] == "result"]
     assert (len(result["lines"]), max(map(len, result["lines"]))) == (1_000, 4_000)
-    waiting = Heard(tmp_path, None)
-    waiting.run_log.defer()
-    for _ in range(5_000):
-        waiting.run_log.take({"kind": "output", "gen": 0, "rank": 0, "lines": ["x"], "left_out": 0})
-    waiting.run_log.take({"kind": "end", "run": RUN, "src": "conductor", "seq": 9, "t": 1.0})
-    waiting.run_log.release()
-    assert len(waiting.messages) == 1_000
-    assert waiting.run_log.over

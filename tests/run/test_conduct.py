@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
 import threading
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,20 +184,85 @@ def test_after_ctrl_c_names_alone_are_no_comparison(name: str, tmp_path: Path, m
     assert [event["kind"] for event in events if event["src"] == "hosts"] == (["slurm_nodes"] if name else [])
 
 
-def test_a_pod_hands_on_what_is_read_and_says_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its log would be full of what a single agent says of itself without end."""
+_OUTPUT = {"kind": "output", "rank": 0, "gen": 0, "lines": ["x"], "left_out": 0}
+_PIECE = {
+    "kind": "log",
+    "rank": 0,
+    "gen": 0,
+    "at": 0,
+    "data": base64.b64encode(zlib.compress(b"x")).decode(),
+    "last": False,
+}
+_PROGRESS = {
+    **dict.fromkeys(("rank", "gen", "epoch"), 0),
+    **dict.fromkeys(("step", "num_steps", "num_epochs"), 3),
+    "kind": "progress",
+    "loss": 0.5,
+    "accuracy": None,
+    "samples_per_s": 7,
+    "left_s": 1.5,
+}
+
+
+def _handed_on(
+    sent: Sequence[Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Return what the conductor in a followed pod hands on of these messages, and those that count as damage."""
+    refused = []
 
     def serve(server: Server, conductor: Any, nodes: int, source: Any, on_idle: Any) -> None:
-        for kind in ("status", "log", "killed", "output", "x", "progress"):
-            server._on_message({"kind": kind})
+        server._on_event({"kind": "generation", "gen": 0, "ranks": []})
+        for message in sent:
+            try:
+                server._on_message(message)
+            except (LookupError, TypeError, ValueError, AttributeError):
+                refused.append(message)
         on_idle(()), on_idle(())
 
     monkeypatch.setenv("SEATRIAL_LIVE", "x")
     monkeypatch.setattr(Agents, "submit", lambda *arguments: None)
     monkeypatch.setattr(Server, "serve", serve)
     messages: list[dict[str, Any]] = []
-    conduct(A_JOB, tmp_path, lambda event: None, [], None, messages.append)
+    conduct(A_JOB, folder, lambda event: None, [], None, messages.append)
+    assert [path.name for path in folder.iterdir()] == []
+    return messages, refused
+
+
+def test_a_pod_hands_on_what_is_read_and_says_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log would be full of what a single agent says of itself without end."""
+    sent: list[dict[str, Any]] = [{"kind": "status"}, _PIECE, {"kind": "killed"}, _OUTPUT, {"kind": "x"}, _PROGRESS]
+    messages, refused = _handed_on(sent, tmp_path, monkeypatch)
     assert [message["kind"] for message in messages] == ["log", "output", "progress", "heartbeat"]
+    assert not refused
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {**_PIECE, "data": "!"},
+        {**_PIECE, "gen": 1},
+        {**_PIECE, "at": -1},
+        {**_PIECE, "rank": "0"},
+        {**_OUTPUT, "lines": [[]]},
+        {**_OUTPUT, "lines": "x"},
+        {**_OUTPUT, "left_out": None},
+        {"kind": "output"},
+        {**_OUTPUT, "rank": 0.5},
+        {**_PROGRESS, "step": "1"},
+        {**_PROGRESS, "loss": "nan"},
+        {key: value for key, value in _PROGRESS.items() if key != "left_s"},
+    ],
+    ids=str,
+)
+def test_a_pod_hands_on_no_damage_of_another_one(lie: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller outside would take it for damage of the first pod."""
+    messages, refused = _handed_on([lie], tmp_path, monkeypatch)
+    assert ([message["kind"] for message in messages], refused) == (["heartbeat"], [lie])
+
+
+def test_a_pod_hands_on_no_piece_of_output_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages, refused = _handed_on([_PIECE, _PIECE], tmp_path, monkeypatch)
+    assert ([message["kind"] for message in messages], refused) == (["log", "heartbeat"], [_PIECE])
 
 
 class DriverDouble:

@@ -36,6 +36,7 @@ from seatrial.run.host_addresses import addresses_of
 from seatrial.run.munge_hosts import hosts_of_credentials
 from seatrial.run.node_hosts import FoundHosts, HostSearch, hosts_of_others
 from seatrial.run.rank_logs import RankLogs
+from seatrial.run.rank_messages import READ, require_sound
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Driver
@@ -50,8 +51,6 @@ _FILES_OF_NODE = 9
 and the log of its launcher."""
 _OTHER_FILES = 512
 """Files besides: strangers at the control port, logs, libraries."""
-_READ = ("log", "output", "progress")
-"""Messages that somebody reads besides the conductor. What nobody reads must not fill the log of a pod."""
 
 OnEvent = Callable[[dict[str, Any]], None]
 OnMessage = Callable[[dict[str, Any]], None]
@@ -178,7 +177,8 @@ def _conduct(
 
     # In a pod nothing is written here: the controller outside the cluster keeps the files.
     is_followed = "SEATRIAL_LIVE" in os.environ
-    logs = RankLogs(folder, job.world_size, job.max_restarts + 1 if isinstance(job, ProgramJob) else MOST_GENERATIONS)
+    generations = job.max_restarts + 1 if isinstance(job, ProgramJob) else MOST_GENERATIONS
+    logs = RankLogs(folder, job.world_size, generations, is_kept=not is_followed)
 
     def record(event: dict[str, Any]) -> None:
         if event.get("kind") == "generation":
@@ -186,9 +186,12 @@ def _conduct(
         on_event(event)
 
     def receive(message: dict[str, Any]) -> None:
-        if message.get("kind") == "log" and not is_followed:
+        kind = message.get("kind")
+        if kind in READ:
+            require_sound(message)
+        if kind == "log":
             logs.take(cast("RankLog", message))
-        elif message.get("kind") in _READ:
+        if kind in READ and (kind != "log" or is_followed):
             on_message(message)
 
     if target.submit_and_follow is not None and rendezvous is None:

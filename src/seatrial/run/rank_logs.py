@@ -46,9 +46,15 @@ class _File:
 class RankLogs:
     """Writes the pieces of each rank to one file in the folder of the run, and knows what is missing in it."""
 
-    def __init__(self, folder: Path, world_size: int, generations: int = MOST_GENERATIONS) -> None:
-        """``generations``: how many the run can have; each one of a rank is a file."""
-        self._folder, self._world_size, self._generations = folder, world_size, generations
+    def __init__(
+        self, folder: Path, world_size: int, generations: int = MOST_GENERATIONS, *, is_kept: bool = True
+    ) -> None:
+        """Begin without a file.
+
+        ``generations``: how many the run can have; each one of a rank is a file. ``is_kept``: False where the pieces
+        are only judged, and somebody else writes them.
+        """
+        self._folder, self._world_size, self._generations, self._is_kept = folder, world_size, generations, is_kept
         self._begun = 0
         """The generation that began last."""
         self._newest = Counter[int]()
@@ -90,6 +96,8 @@ class RankLogs:
             raise ValueError(f"rank {rank}: a piece of output came twice, or after the last one")
         file.is_complete = message["last"] is True
         gap_bytes, file.total_bytes = at - file.total_bytes, at + len(piece)
+        if not self._is_kept:
+            return
         with contextlib.suppress(RuntimeError):  # this user has no process left: the next piece tries again
             file.written = file.written or self._opened(name)
         if file.written is None:
@@ -131,7 +139,7 @@ class RankLogs:
         """Return what is missing, a sentence for each rank."""
         found = []
         for name, file in sorted(self._files.items(), key=lambda item: item[1].rank):
-            if file.written is not None and file.written.is_there:
+            if not self._is_kept or (file.written is not None and file.written.is_there):
                 continue
             missing_bytes = file.lost_bytes + (file.written.unwritten_bytes if file.written is not None else 0)
             if missing_bytes:

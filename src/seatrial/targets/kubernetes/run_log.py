@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import signal
@@ -27,6 +28,7 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.targets.job import Job, Processes
+from seatrial.targets.kubernetes.deferred_messages import DeferredMessages
 from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pod_failures import (
     MET,
@@ -62,8 +64,6 @@ _BEGINNING_BYTES = 16 << 20
 _DAMAGE_CHARS = 200
 _MOST_RESULT_LINES = 1_000
 _LINE_CHARS = 4_000
-_MOST_DEFERRED = 1_000
-"""Messages that are kept back, besides events, which ``EventAllowance`` bounds. No rank prints before all pods run."""
 _BETWEEN_PODS = "network"
 """The check whose findings a NetworkPolicy explains as well as a node; their advice names both."""
 
@@ -139,13 +139,13 @@ class RunLog:
         """Node rank -> host name, of the agents that joined; empty until that is known."""
         self._unnamed: list[tuple[float, dict[str, Any]]] = []
         """``node`` events and when they came, until a later list of pods tells the names of their nodes."""
-        self._deferred: list[dict[str, Any]] | None = None
+        self._deferred: DeferredMessages | None = None
         self._result: list[str] = []
         self._pods: tuple[PodStatus, ...] = ()
 
     def defer(self) -> None:
         """Keep all messages back until ``release``, since the run may still start again with fewer nodes."""
-        self._deferred = []
+        self._deferred = DeferredMessages()
 
     def release(self) -> None:
         """Hand on the messages that were kept back; all later ones are handed on at once."""
@@ -162,14 +162,18 @@ class RunLog:
     def take(self, message: dict[str, Any]) -> None:
         """Take one authenticated message of the first pod. One that cannot be is damage: it ends nothing."""
         if self._deferred is not None:
-            if "seq" in message or len(self._deferred) < _MOST_DEFERRED:
-                self._deferred.append(message)
+            self._deferred.add(message)
             return
         try:
             if "seq" in message:
                 require_sound(message)
             self._take_sound(message)
         except MALFORMED as error:
+            if "seq" in message and message.get("src") != "conductor":
+                # The conductor records it as damage of the node that sent it; so does the verdict.
+                with contextlib.suppress(*MALFORMED):
+                    self._take(message)
+                return
             self.damaged += 1
             what = f"{message.get('kind')} of {message.get('src', 'a rank')}: {type(error).__name__} {error}"
             self._first_damaged = self._first_damaged or what[:_DAMAGE_CHARS]
@@ -279,7 +283,8 @@ class RunLog:
 
         ``any_node``: take the first lost node instead, since MPI placed the ranks and the node of a pod is unknown.
         """
-        return min(self._lost_at.values(), default=None) if any_node else self._lost_at.get(node)
+        # The first one that was lost is the first one here.
+        return next(iter(self._lost_at.values()), None) if any_node else self._lost_at.get(node)
 
     def lost_on(self, host: str) -> int | None:
         """Return the ``seq`` of the first event that reports an agent on this node of the cluster as lost, under MPI.

@@ -1,0 +1,31 @@
+"""The messages of ranks that somebody reads besides the conductor: whether what is read of them is there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seatrial.protocol import fields
+
+READ = ("log", "output", "progress")
+"""Messages that somebody reads besides the conductor. What nobody reads must not fill the log of a pod."""
+
+
+def require_sound(message: Mapping[str, Any]) -> None:
+    """Raise DamageError for one of these messages that lacks what is read of it; ``RankLogs`` reads pieces of output.
+
+    Only the conductor knows who sent it. A controller outside of its pod takes it for a message of that pod.
+    """
+    fields.whole(message, "rank"), fields.whole(message, "gen")
+    if message["kind"] == "output":
+        fields.whole(message, "left_out")
+        if not isinstance(message.get("lines"), list):
+            raise fields.DamageError("lines")
+        fields.texts(message, "lines")
+    elif message["kind"] == "progress":
+        for key in ("step", "num_steps", "epoch", "num_epochs"):
+            fields.whole(message, key)
+        for key in ("loss", "accuracy", "samples_per_s", "left_s"):
+            value = message[key]
+            if isinstance(value, bool) or not (value is None or isinstance(value, (int, float))):
+                raise fields.DamageError(key)
