@@ -444,6 +444,22 @@ def test_a_temporary_folder_of_another_user_gives_no_data(tmp_path: Path, monkey
         dataset_files.make_default_folder({})
 
 
+def test_a_temporary_folder_that_appears_after_its_check_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbor lets one of that name come and go."""
+    folder = tmp_path / dataset_files.own_folder_name() / "data"
+
+    def come(place: Path) -> None:
+        small_files.write_mnist(folder, 20, 10)
+        raise FileNotFoundError(place)
+
+    monkeypatch.setattr(dataset_files, "require_private", come)
+    assert dataset_files.find("mnist", folder) is None
+    with pytest.raises(RequestError, match=r"mnist is not in .*: fetch it with"):
+        dataset_files.require("mnist", folder)
+
+
 @pytest.mark.root
 def test_root_with_the_home_of_a_user_uses_another_folder(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)

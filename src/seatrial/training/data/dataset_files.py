@@ -93,8 +93,11 @@ def find(name: str, folder: Path) -> tuple[Path, ...] | None:
     if name not in DATASETS:
         raise RequestError(f"{name!r} is not a data set with files; those are {', '.join(DATASETS)}.")
     if folder.parent.name == own_folder_name():
-        with _in_words(folder.parent), contextlib.suppress(FileNotFoundError):
-            require_private(folder.parent)
+        with _in_words(folder.parent):
+            try:
+                require_private(folder.parent)
+            except FileNotFoundError:  # Nobody has looked at one that appears now.
+                return None
     # Files that cannot be used, such as a FIFO or a broken link, are reported where they are read.
     return _find(name, folder, _is_file) or _find(name, folder, has_entry)
 
