@@ -179,7 +179,6 @@ _READS_BY_NAME = {
     "seatrial.mpi_backend.library": "a library that this process has loaded, and files of the kernel",
     "seatrial.bundle": "the code itself",
     "seatrial.agent.supervisor": "the Python that runs it",
-    "seatrial.training.profile": "a file in a folder that it has just made",
 }
 """Modules that open files to read them by their names, and which; files of others are read by ``files.py``."""
 _UNOPENED = {"O_PATH", "O_DIRECTORY", "O_NOFOLLOW"}

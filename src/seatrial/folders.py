@@ -12,6 +12,7 @@ import os
 import stat
 import struct
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from seatrial.files import open_run_folder, umask_of_process
@@ -94,11 +95,46 @@ def own_folder_name() -> str:
     return "-".join(["seatrial", *map(str, numbers)])
 
 
+@contextlib.contextmanager
+def passing_file(suffix: str) -> Iterator[str]:
+    """Yield the path of a file that a library may make by its name, in a new temporary folder for this user alone; both
+    are removed afterwards.
+
+    The path leads through a descriptor. So nobody can put another folder in its way, also where all can rename, as in
+    a TMPDIR that is open to others or the one of a pod.
+    """
+    place, name = tempfile.mkdtemp(prefix="seatrial-"), os.urandom(8).hex()
+    folder = open_run_folder(place)
+    try:
+        # By now it may be another one of ours, in which others can write.
+        if (mode := os.fstat(folder).st_mode) & 0o077:
+            raise NotPrivateError(errno.EPERM, f"{place} was exchanged for a folder with {stat.filemode(mode)}")
+        try:
+            yield f"/proc/self/fd/{folder}/{name}{suffix}"
+        finally:
+            for made in os.listdir(folder):
+                if made.startswith(name):
+                    os.unlink(made, dir_fd=folder)
+            with contextlib.suppress(OSError):
+                os.rmdir(place)
+    finally:
+        os.close(folder)
+
+
 def own_temporary_folder() -> str:
     """Return this user's folder among the temporary files, made if need be; no name on its way is a link.
 
     Raises NotPrivateError, with the reasons, where another user could use each one, or put another one in its place.
     """
+    return _temporary_folder(own_folder_name())
+
+
+def new_temporary_folder() -> str:
+    """Return a new folder beside that one, for where others have taken its name. Raises NotPrivateError, too."""
+    return _temporary_folder(f"seatrial-{os.urandom(8).hex()}")
+
+
+def _temporary_folder(name: str) -> str:
     refused = []
     for parent in dict.fromkeys((tempfile.gettempdir(), *TEMPORARY)):
         try:
@@ -107,7 +143,7 @@ def own_temporary_folder() -> str:
             if exchanged_by := possible_exchange(above):
                 refused.append(exchanged_by)
                 continue
-            folder = os.path.join(above, own_folder_name())
+            folder = os.path.join(above, name)
             make_private(folder)
             return folder
         except OSError as error:

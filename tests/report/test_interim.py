@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from event_streams import RUN, SCENES, Event
 
+from seatrial import folders
 from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.report import interim as module
 from seatrial.report.interim import Interim
@@ -67,6 +68,19 @@ def test_a_disk_that_answers_nothing_keeps_nobody_waiting(tmp_path: Path, monkey
     assert interim.close() == ""
     assert len(written) == 1
     shutil.rmtree(found.folder.parent)
+
+
+def test_a_report_goes_where_no_neighbor_can_exchange_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (temporary := tmp_path / "tmp").mkdir()
+    temporary.chmod(0o777)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    (sticky := tmp_path / "sticky").mkdir()
+    sticky.chmod(0o1777)
+    for places, expected in (((str(sticky),), sticky), ((), temporary)):
+        monkeypatch.setattr(folders, "TEMPORARY", places)
+        found, why = write_somewhere(conclude(SCENES["killed"]().events), tmp_path, "full.")
+        assert found is not None, why
+        assert found.folder.parent.parent == expected
 
 
 def test_it_reports_the_events_so_far(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from training import small_files
 
 from seatrial.errors import RequestError
+from seatrial.folders import own_folder_name
 from seatrial.training.data import cifar, dataset_files, find_workload, idx
 from seatrial.training.data.datasets import DATASETS
 from seatrial.training.data.digits import read_digits
@@ -448,7 +449,7 @@ def test_a_temporary_folder_that_appears_after_its_check_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A neighbor lets one of that name come and go."""
-    folder = tmp_path / dataset_files.own_folder_name() / "data"
+    folder = tmp_path / own_folder_name() / "data"
 
     def come(place: Path) -> None:
         small_files.write_mnist(folder, 20, 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from training.training_doubles import RecordingCallbacks, build_normed_dropout_n
 
 from seatrial.checks.training import CHECK
 from seatrial.checks.training.params import Params
-from seatrial.errors import RequestError
+from seatrial.errors import RequestError, SeatrialError
 from seatrial.training import trainer
 from seatrial.training.data import find_workload
 from seatrial.training.defaults import make_recipe
@@ -157,6 +158,59 @@ def test_a_profile_is_written_through_no_link(tmp_path: Path, kind: str) -> None
     assert profile.is_written
     assert not path.is_symlink()
     assert_unharmed(path)
+
+
+def _recorded(path: Path) -> StepProfile:
+    profile = StepProfile(path, CPU)
+    for _ in range(16):
+        torch.ones(2)
+        profile.step()
+    profile.stop()
+    return profile
+
+
+def test_a_profile_is_made_where_no_neighbor_can_exchange_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a TMPDIR that is open to all he renames; torch writes by a name, and the file was read by it."""
+    (secret := tmp_path / "secret").write_text("private")
+    (temporary := tmp_path / "tmp").mkdir()
+    (theirs := tmp_path / "theirs").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    export: Any = torch.autograd.profiler.profile.export_chrome_trace
+
+    def exchanged(profiler: Any, path: str, *more: Any) -> None:
+        (made,) = temporary.iterdir()
+        made.rename(tmp_path / "old")
+        for suffix in ("", ".tmp"):
+            (theirs / f"{Path(path).name}{suffix}").symlink_to(secret)
+        theirs.rename(made)
+        export(profiler, path, *more)
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "export_chrome_trace", exchanged)
+    assert _recorded(tmp_path / "trace.json").is_written
+    assert secret.read_text() == "private"
+    assert "ProfilerStep#5" in (tmp_path / "trace.json").read_text()
+    assert list((tmp_path / "old").iterdir()) == []
+
+
+def test_a_compressed_profile_uses_no_other_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch writes it by a name in TMPDIR first, which a neighbor could have made a link."""
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", None)
+    assert _recorded(tmp_path / "trace.json.gz").is_written
+    assert "ProfilerStep#5" in gzip.decompress((tmp_path / "trace.json.gz").read_bytes()).decode()
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_profile_is_not_made_in_another_folder_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbor renamed one in which he can write."""
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o777)
+    (shared / "file").touch()
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: str(shared))
+    with pytest.raises(SeatrialError, match="shared was exchanged for a folder with drwxrwxrwx"):
+        _recorded(tmp_path / "trace.json")
+    assert [path.name for path in shared.iterdir()] == ["file"]
 
 
 def test_a_profile_without_steps_or_permission_is_reported(tmp_path: Path) -> None:

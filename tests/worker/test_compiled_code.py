@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,25 +80,34 @@ def test_a_rank_that_compiles_nothing_uses_the_folder_of_all(tmp: Path, monkeypa
 
 @pytest.mark.root
 @pytest.mark.parametrize("mode", [0o700, 0o777])
-def test_the_folder_of_a_neighbor_is_refused(
-    mode: int, tmp: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_of_a_neighbor_is_not_used(mode: int, tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of that name refuses nobody: there is another one until the end of the rank."""
     (theirs := tmp / folders.own_folder_name()).mkdir()
     theirs.chmod(mode)
     os.chown(theirs, _NEIGHBOR, _NEIGHBOR)
-    assert _begin(_spec(tmp.parent, compile=True), monkeypatch) == {}
-    said = capfd.readouterr().err
-    assert said.startswith("Error: --compile: ")
-    assert f"of user {_NEIGHBOR}; remove it, or set TMPDIR" in said
+    with pytest.raises(folders.NotPrivateError, match=f"of user {_NEIGHBOR}; remove it, or set TMPDIR"):
+        folders.own_temporary_folder()
+    at_end = list[partial[object]]()
+    monkeypatch.setattr("atexit.register", lambda call, *given, **named: at_end.append(partial(call, *given, **named)))
+    own = Path(_begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"])
+    assert (own.parent, own.name == theirs.name) == (tmp, False)
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    (own / "code").touch()
+    (remove,) = (each for each in at_end if each.func is shutil.rmtree)
+    remove()
+    assert list(tmp.iterdir()) == [theirs]
     monkeypatch.setattr(folders, "TEMPORARY", (str(other := tmp.parent / "other"),))
     other.mkdir()
     assert _begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"].startswith(str(other))
 
 
-def test_a_folder_in_which_all_can_rename_is_refused(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_in_which_all_can_rename_is_refused(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """A neighbor could put another one in the place of ours once it was looked at."""
     tmp.chmod(0o777)
     assert _begin(_spec(tmp.parent, compile=True), monkeypatch) == {}
+    assert capfd.readouterr().err.startswith("Error: --compile: ")
     with pytest.raises(folders.NotPrivateError, match=f"other users can write to {tmp}"):
         folders.own_temporary_folder()
 

@@ -19,7 +19,7 @@ from seatrial.files import (
     status_of_entry,
     write_atomically,
 )
-from seatrial.folders import make_folder, make_folders
+from seatrial.folders import NotPrivateError, make_folder, make_folders, new_temporary_folder
 from seatrial.judge.conclude import Conclusion
 from seatrial.report import formats
 from seatrial.report.recorded_events import event_files
@@ -122,7 +122,10 @@ def write_somewhere(conclusion: Conclusion, out: Path, problem: str) -> tuple[Wr
     except RequestError as error:
         problem = str(error)
     try:
-        fallback = Path(tempfile.mkdtemp(prefix="seatrial-"))
+        try:
+            fallback = Path(new_temporary_folder())
+        except NotPrivateError:  # As in a pod. One that somebody could exchange is better than none.
+            fallback = Path(tempfile.mkdtemp(prefix="seatrial-"))
         return write_reports(conclusion, fallback), f"{problem} The report is in {fallback} instead."
     except (OSError, RequestError):
         return None, problem

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import write_atomically
-from seatrial.folders import make_folders
+from seatrial.files import open_to_read, write_atomically
+from seatrial.folders import make_folders, passing_file
 
 _SKIPPED = 5
 """First steps, in which torch allocates memory and chooses kernels."""
@@ -55,11 +55,12 @@ class StepProfile:
 
     def _write(self, profiler: Any) -> None:
         try:
-            # torch opens a file by its name. The name also says whether it compresses the trace.
-            with tempfile.TemporaryDirectory(prefix="seatrial-") as folder:
-                file = Path(folder, self._path.name)
-                profiler.export_chrome_trace(str(file))
-                write_atomically(self._path, file.read_bytes())
+            # torch opens a file by its name, and one more by a name in TMPDIR if it compresses.
+            with passing_file(".json") as path:
+                profiler.export_chrome_trace(path)
+                with open_to_read(path, follows_links=False) as file:
+                    content = file.read()
+            write_atomically(self._path, gzip.compress(content) if self._path.suffix == ".gz" else content)
         except (OSError, RuntimeError) as error:
             raise SeatrialError(f"the profile could not be written to {self._path}: {error}.") from error
         self.is_written = True

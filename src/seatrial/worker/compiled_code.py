@@ -5,12 +5,14 @@ torch loads it from ``/tmp/torchinductor_USER``, pickles among it, and never ask
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
 import tempfile
 
 from seatrial.errors import RequestError
-from seatrial.folders import own_temporary_folder
+from seatrial.folders import NotPrivateError, new_temporary_folder, own_temporary_folder
 
 
 def keep_compiled_code_private() -> None:
@@ -20,7 +22,7 @@ def keep_compiled_code_private() -> None:
     RequestError where there is no such folder.
     """
     try:
-        folder = own_temporary_folder()
+        folder = _folder()
     except OSError as error:
         raise RequestError(
             f"--compile: {socket.gethostname()} has no place for compiled code that only this user can change"
@@ -32,3 +34,14 @@ def keep_compiled_code_private() -> None:
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         if not os.environ.get(name):
             os.environ[name] = os.path.join(folder, name.removesuffix("_CACHE_DIR").lower())
+
+
+def _folder() -> str:
+    """Return the folder of this user, which the next run finds again; where others have taken its name, a new one for
+    this process."""
+    try:
+        return own_temporary_folder()
+    except NotPrivateError:
+        folder = new_temporary_folder()
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return folder
