@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -87,14 +86,16 @@ def test_the_folder_of_a_neighbor_is_not_used(mode: int, tmp: Path, monkeypatch:
     os.chown(theirs, _NEIGHBOR, _NEIGHBOR)
     with pytest.raises(folders.NotPrivateError, match=f"of user {_NEIGHBOR}; remove it, or set TMPDIR"):
         folders.own_temporary_folder()
-    at_end = list[partial[object]]()
-    monkeypatch.setattr("atexit.register", lambda call, *given, **named: at_end.append(partial(call, *given, **named)))
+    at_end = list[tuple[Any, ...]]()
+    monkeypatch.setattr(
+        "seatrial.worker.compiled_code.atexit", SimpleNamespace(register=lambda *call, **_: at_end.append(call))
+    )
     own = Path(_begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"])
     assert (own.parent, own.name == theirs.name) == (tmp, False)
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
     (own / "code").touch()
-    (remove,) = (each for each in at_end if each.func is shutil.rmtree)
-    remove()
+    ((remove, folder),) = at_end
+    remove(folder)
     assert list(tmp.iterdir()) == [theirs]
     monkeypatch.setattr(folders, "TEMPORARY", (str(other := tmp.parent / "other"),))
     other.mkdir()

@@ -80,4 +80,5 @@ def _read_header(file: DataFile, num_dimensions: int, wanted: tuple[int, ...] = 
         raise file.wrong(f"its header says {product} bytes, expected from 1 to {MAX_BYTES}", at=4)
     if file.size_bytes is not None and file.at + size_bytes != file.size_bytes:
         raise file.wrong(f"its header says a file of {file.at + size_bytes} bytes, but it has {file.size_bytes}", at=4)
+    file.require_size(file.at + size_bytes)
     return sizes
