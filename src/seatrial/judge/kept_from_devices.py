@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
-from seatrial.judge.step_view import StepView, in_phase
+from seatrial.judge.step_view import StepView, in_phase, rank_culprit
 from seatrial.judge.trial import ErrorRecord
 from seatrial.protocol.own_errors import keeper
 from seatrial.util.text import named_ranks, quoted
@@ -26,10 +27,21 @@ _ENVIRONMENT = (
     " no other libraries before its own (LD_LIBRARY_PATH), and a driver whose services run and that shows the job its"
     " GPUs (nvidia-smi, amd-smi)"
 )
+_ONE_OF_ITS_NODE = (
+    "other GPUs of that node do the same with the same torch: look for XID of that one there (dmesg -T | grep -i xid),"
+    " and compare it, and what its process loads, with the others"
+)
+_OF_ALL = ("build", "library", "allowed")
+"""Causes that the request may have brought to all nodes: then those fail one after the other."""
+_COUNTED = re.compile(r"\b(?:step|round|turn) ([0-9]{1,18})\b")
+_IN_ONE_ROUND = re.compile(
+    r"\b(?:(gemm)|(convolution)|(copy)|(take memory)|(forward)|(backward)|(optimizer)|(losses))\b"
+)
+"""Words for the phases of one step or round of a check, in their order."""
 
 
 def kept_from_devices(view: StepView, errors: Mapping[int, ErrorRecord], waiting: tuple[str, ...]) -> list[Finding]:
-    """Return one finding for each of these nodes; where all nodes are alike, one that names nobody.
+    """Return one finding for each of these nodes; where all nodes are alike, or may be, one that names nobody.
 
     Args:
         view: The generation.
@@ -43,18 +55,92 @@ def kept_from_devices(view: StepView, errors: Mapping[int, ErrorRecord], waiting
         by_node.setdefault(_place(view, rank), {})[rank] = error
     steps = [step for error in errors.values() if (step := view.step(error.step)) is not None]
     asked = {rank for step in steps for rank in step.ranks} or {*view.ranks}
+    if asked <= errors.keys() and len({_place(view, rank) for rank in asked}) > 1:
+        return [_of_nobody(view, errors, "all nodes are alike", waiting)]
+    nodes = {record.place for record in view.trial.ranks.values()}
+    findings, unclear = [], dict[int, ErrorRecord]()
+    for place, of_node in by_node.items():
+        kinds = {keeper(error.message) for error in of_node.values()}
+        others = {other for rank, error in of_node.items() for other in _passed(view, rank, error)} - errors.keys()
+        if kinds <= {*_OF_ALL} and not others and (len(nodes) > 1 or "build" in kinds):
+            unclear |= of_node
+        elif kinds == {"build"} and place in {_place(view, other) for other in others}:
+            findings += [_of_rank(view, rank, error, waiting) for rank, error in of_node.items()]
+        else:
+            findings.append(_of_node(view, place, of_node, waiting))
+    if unclear:
+        why = "no rank of another node had come further"
+        if nodes <= {_place(view, rank) for rank in unclear}:
+            why = "all nodes are alike" if len(nodes) > 1 else "there is no other node"
+        findings.append(_of_nobody(view, unclear, why, waiting))
+    return findings
+
+
+def _passed(view: StepView, rank: int, error: ErrorRecord) -> set[int]:
+    """Return the other ranks that have done, on their devices, what this one could not: it is no fault of all nodes.
+
+    Those that were ended before say nothing: the others have a second after the first error.
+    """
+    trial, step = view.trial, view.step(error.step)
+    if step is None and error.step is None and not error.phase.startswith("start-up/"):
+        step = view.last_step()
+    if step is None:
+        passed = {*trial.started, *(other for _, other in trial.pids)}
+    else:
+        alike = (other for other in trial.steps if other.check == step.check and step.stage in (other.stage, "repeat"))
+        passed = {other for done in alike for other in done.done}
+        passed |= {other for other, phase in _phases(view) if _is_later(phase, error.phase)}
+    if keeper(error.message) == "allowed" and (record := trial.ranks.get(rank)) is not None:
+        # The first ranks of a node get a device, however few there are.
+        passed = {
+            other
+            for other in passed & trial.ranks.keys()
+            if trial.ranks[other].local_rank >= record.local_rank and trial.ranks[other].place != record.place
+        }
+    return passed - {rank}
+
+
+def _phases(view: StepView) -> Iterator[tuple[int, str]]:
+    """Yield each rank with each phase that the events of its end have."""
+    for rank, ending in view.exits.items():
+        yield rank, ending.phase
+    for rank, error in view.raised.items():
+        yield rank, error.phase
+    for entry in view.troubles:
+        if entry.rank is not None:
+            yield entry.rank, entry.phase
+        yield from entry.waiting
+
+
+def _is_later(phase: str, than: str) -> bool:
+    """Return whether a rank in a phase has passed another phase of the same check for sure."""
+    (check, _, name), (other_check, _, other) = phase.partition("/"), than.partition("/")
+    if check != other_check:
+        return False
+    if other.startswith("begin ") or name.startswith("done "):
+        return name.partition(" ")[0] != other.partition(" ")[0]
+    count, other_count = _COUNTED.search(name), _COUNTED.search(other)
+    if count is None or other_count is None:
+        return False
+    if int(count[1]) != int(other_count[1]):
+        return int(count[1]) > int(other_count[1])
+    word, other_word = _IN_ONE_ROUND.search(name), _IN_ONE_ROUND.search(other)
+    return word is not None and other_word is not None and (word.lastindex or 0) > (other_word.lastindex or 0)
+
+
+def _of_nobody(view: StepView, errors: Mapping[int, ErrorRecord], why: str, waiting: tuple[str, ...]) -> Finding:
     kinds = {keeper(error.message) for error in errors.values()}
-    nodes = {_place(view, rank) for rank in asked}
-    # A torch is that of the whole trial, whether or not all ranks of a node had time to say the same.
-    if (kinds == {"build"} and nodes <= by_node.keys()) or (asked <= errors.keys() and len(nodes) > 1):
-        what = f"{_what(view, errors)}; {'all nodes are alike' if len(nodes) > 1 else 'there is no other node'}"
-        action = _OCCUPIED if "occupied" in kinds else _ENVIRONMENT
-        return [_finding(view, errors, what, NOBODY, action, waiting)]
-    return [_of_node(view, place, of_node, waiting) for place, of_node in by_node.items()]
+    action = _OCCUPIED if kinds & {"occupied", "library"} else _ENVIRONMENT
+    return _finding(view, errors, f"{_what(view, errors)}; {why}", NOBODY, action, waiting)
+
+
+def _of_rank(view: StepView, rank: int, error: ErrorRecord, waiting: tuple[str, ...]) -> Finding:
+    errors = {rank: error}
+    return _finding(view, errors, _what(view, errors), rank_culprit(view.trial, rank), _ONE_OF_ITS_NODE, waiting)
 
 
 def _of_node(view: StepView, place: str, errors: Mapping[int, ErrorRecord], waiting: tuple[str, ...]) -> Finding:
-    is_occupied = any(keeper(error.message) == "occupied" for error in errors.values())
+    is_occupied = any(keeper(error.message) in ("occupied", "library") for error in errors.values())
     culprit = Culprit(
         kind="node",
         name=f"{a_node(place)}, {'or what else uses its GPUs' if is_occupied else 'its driver or libraries'}",

@@ -15,35 +15,53 @@ from typing import Literal
 
 _BEFORE = (
     r"\s{0,20}(?:what\(\):\s{1,20})?(?:\[[^\[\]\n]{1,200}\][: ]{0,2}){0,4}"
+    r"(?:[^\s:]{1,100}:\d{1,9}:\d{1,9} \[\d{1,4}\] (?:[^\s:]{1,200}:\d{1,6} )?NCCL WARN )?"
     r"(?:(?:process group )?watchdog thread terminated with exception: )?(?:[\w.]{1,100}(?:Error|Exception): )?"
 )
-"""What torch and Python write before a message: its source, its thread, the name of the exception."""
+"""What torch, NCCL and Python write before a message: its source, its thread, the name of the exception."""
 _NOT_OPENED = (
     r"No (?:CUDA|HIP) GPUs are available|Found no NVIDIA driver|The NVIDIA driver on your system is too old"
     r"|Unexpected error from (?:cuda|hip)GetDeviceCount|CUDA unknown error - this may be|nvrtc: error"
-    r"|(?:GET|FIND) was unable to find an engine"
+    r"|(?:GET|FIND) was unable to find an engine|NVML_SUCCESS == "
 )
 """Beginnings of what torch says where it cannot start on any device, or has nothing that runs on this one."""
+_OF_ROCM = (
+    r"Memory (?:access fault|critical error) by (?:GPU|agent) node-\d|HW Exception by (?:GPU|agent) node-\d"
+    r"|hip\w{0,20}ErrorNoBinaryForGpu\b|Could not initialize Tensile host"
+    r"|(?::\d:\w{1,40}\.cpp\s{0,20}:[^\n]{1,120}? us:[^\n]{1,160}? |Queue at \w{1,20} )"
+    r"(?:aborting with error|inactivated due to async error)\s?:\s?HSA_STATUS_ERROR"
+)
+"""Beginnings of what the runtime of ROCm prints before it aborts the process: it raises nothing."""
 _DEVICE = re.compile(
     _BEFORE
     + r"(?:(?:NCCL [\w ]{1,40}: )?(?:CUDA|HIP)(?: driver)? (?:error\b|out of memory)"
     + r"|(?:cublas|cudnn|miopen|rocblas|hipblas)(?:lt)?(?:_?status\w*| (?:frontend )?error\b| version incompatib)"
     + r"|Unable to find a valid cuDNN algorithm"
-    + rf"|{_NOT_OPENED})[^\n]*",
+    + rf"|{_OF_ROCM}|{_NOT_OPENED})[^\n]*",
     re.I,
 )
+_HARDWARE = re.compile(
+    r"\bECC\b|launch failure|requires? (?:a )?reset|is lost|fallen off the bus|hardware (?:stack|error|exception)"
+    r"|illegal (?:memory access|instruction|address)|misaligned address|invalid program counter|launch timed out"
+    r"|device-side assert|GPU hang|access fault"
+    r"|(?:cuda|hip)Error(?:ECC|Launch(?:Failure|Timeout)|Illegal|Hardware|Misaligned|InvalidPc|Assert)\w*",
+    re.I,
+)
+"""Words for the device itself. They outrank all below: a process that starts says first that it finds no device."""
 _OCCUPIED = re.compile(
-    r"busy or unavailable|already in use|\bMPS\b|(?:cuda|hip)Error(?:DevicesUnavailable|DeviceAlreadyInUse|Mps\w*)"
-    # A library that finds no memory for its start says so as well.
-    r"|_status_not_initialized|valid cuDNN algorithm",
+    r"busy or unavailable|already in use|in use by another|\bMPS\b"
+    r"|(?:cuda|hip)Error(?:DevicesUnavailable|DeviceAlreadyInUse|Mps\w*)",
     re.I,
 )
-"""Words for a device that another process may hold, or the memory of it."""
+"""Words for a device that another process holds."""
+_NOT_STARTED = re.compile(r"_status_not_initialized|valid cuDNN algorithm", re.I)
+"""Words of a library that does not start: it finds no memory, which another process may hold, or is a wrong one."""
 _BUILD = re.compile(
     r"no kernel image|kernel image is invalid|invalid (?:device function|kernel file|source)|\bPTX\b|\bJIT\b"
-    r"|named symbol not found|shared object|file not found|Tensile|cannot read|version incompatib"
+    r"|named symbol not found|shared object|file not found|Tensile(?! host)|cannot read|version incompatib"
     r"|driver version is insufficient|stub library|installed CUDA driver|newer driver|driver combination"
     r"|forward compatibility|driver on your system is too old|nvrtc: error|unable to find an engine"
+    r"|no (?:valid )?(?:execution )?(?:plan|engine config)s?\b|NoBinaryForGpu|_(?:invalid_isa\w*|invalid_code_object)"
     # Driver and libraries refuse such calls by their arguments, before a device has them.
     r"|invalid (?:configuration )?argument|too many resources requested|operation not supported(?! on global)"
     r"|_status_(?:arch_mismatch|\w*version_mismatch|sublibrary\w*|runtime_prerequisite\w*|license\w*"
@@ -54,21 +72,42 @@ _BUILD = re.compile(
     re.I,
 )
 """Words for a torch, or a library, that is not built for this model of device or this driver."""
+_ALLOWED = re.compile(
+    r"no (?:CUDA|ROCm)-capable device|invalid device ordinal|no device is left|No (?:CUDA|HIP) GPUs are available"
+    r"|No devices found|too many open files|(?:cuda|hip)Error(?:NoDevice|InvalidDevice)\b",
+    re.I,
+)
+"""Words for what a process does not get: devices that it cannot see, open files."""
 _HOST = re.compile(
-    r"initialization error|not yet (?:initialized|ready)|no (?:CUDA|ROCm)-capable device|invalid device ordinal"
-    r"|no device is left|torch finds none usable"
-    r"|(?:cuda|hip)Error(?:SystemNotReady|InitializationError|NotInitialized|NoDevice)"
+    r"initialization error|not yet (?:initialized|ready)|torch finds none usable|\bnvml\w{1,60}\("
+    r"|(?:cuda|hip)Error(?:SystemNotReady|InitializationError|NotInitialized)"
     rf"|{_NOT_OPENED}",
     re.I,
 )
-"""Words for a driver, or a service of it, that does not run, and for devices that a process cannot see."""
+"""Words for a driver, or a service of it, that does not run, and of NVML, which looks at all devices of a node."""
+Keeper = Literal["build", "occupied", "library", "allowed", "host", ""]
+"""``build``: that of torch or a library. ``occupied``: another process. ``library``: one of both. ``allowed``: what the
+node, or the request, lets a process have. ``host``: the driver."""
+_KEEPERS: tuple[tuple[re.Pattern[str], Keeper], ...] = (
+    (_BUILD, "build"),
+    (_OCCUPIED, "occupied"),
+    (_NOT_STARTED, "library"),
+    (_ALLOWED, "allowed"),
+    (_HOST, "host"),
+)
 _NCCL = re.compile(_BEFORE + r"NCCL error(?: in)?: (?:[^\s,]{1,300}:\d+, )?(?P<kind>[a-z ]+)", re.I)
 _CALL = (
-    r"(?:(?:Cuda|HIP) failure\b|Failed to (?:CUDA|HIP) (?:host )?[cm]?alloc\b|Error while creating shared memory)[^\n]*"
+    r"(?:(?:Cuda|HIP) failure\b|Failed to (?:CUDA|HIP) (?:host )?[cm]?alloc\b|Error while creating shared memory"
+    r"|Error: failed to extend /dev/shm/|nvml\w{1,60}\([^()\n]{0,60}\) failed)[^\n]*"
 )
 _LAST_ERROR = re.compile(r"last error:[ \t]*(?:\n(?:\[rank\d+\]:)?[ \t]*)?(?P<last>[^\n]*)", re.I)
 """The end of an error of NCCL: its last message. ``Failed to CUDA calloc`` follows a lack of memory."""
-_CALL_FAILED = re.compile(_CALL, re.I)
+_CALL_FAILED = re.compile(
+    # Without quotes and brackets, which names of others stand in.
+    rf"{_CALL}|[\w .:()/-]{{0,160}}\b(?:failed|error)\b[\w .:-]{{0,20}}?"
+    r"(?:cannot allocate memory|too many open files(?: in system)?)(?: \(\d+\))?\s*$",
+    re.I,
+)
 _END = re.compile(
     r"\s*(?:(?:\[[a-z_]{1,20}\d{1,9}\]:\s*)?$|(?:\[[a-z_]{1,20}\d{1,9}\]: ?)?"
     r"(?:Exception raised from |terminate called |frame #\d|what\(\):|\[[EWIF]\d{0,4}[ \]]))"
@@ -96,6 +135,8 @@ _MEMORY = (
     "failed to cuda",
     "failed to hip",
     "shared memory",
+    "/dev/shm/",
+    "hsa_status_error_out_of_resources",
 )
 _OF_A_LINK = re.compile(
     "nvlink|peer access|peer mapping|mapping of buffer|invalid resource handle|present state"
@@ -129,19 +170,16 @@ def is_of_device(lines: Sequence[str]) -> bool:
     return any(map(_of_device, _messages(lines)))
 
 
-def keeper(text: str) -> Literal["build", "occupied", "host", ""]:
-    """Return what keeps the rank from using its device, as a message says; empty: nothing, or the device itself.
-
-    ``build``: that of torch or a library. ``occupied``: maybe another process. ``host``: its driver, or which devices
-    it hands out.
-    """
+def keeper(text: str) -> Keeper:
+    """Return what keeps the rank from using its device, as a message says; empty: nothing, or the device itself."""
     return _keeper(_of_device(text))
 
 
-def _keeper(said: str) -> Literal["build", "occupied", "host", ""]:
-    if _BUILD.search(said):
-        return "build"
-    return "occupied" if _OCCUPIED.search(said) else "host" if _HOST.search(said) else ""
+def _keeper(said: str) -> Keeper:
+    # Of the driver of a node that has lost a device any rank may speak, whichever device it was.
+    if _HARDWARE.search(said) and "nvml" not in said.lower():
+        return ""
+    return next((kept for words, kept in _KEEPERS if words.search(said)), "")
 
 
 def setup_error(lines: Sequence[str]) -> str:
