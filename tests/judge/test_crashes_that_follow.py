@@ -93,13 +93,16 @@ def test_a_crash_is_named_where_the_lost_nodes_accuse_nobody() -> None:
     assert (finding.culprit.kind, finding.culprit.ranks) == ("process", (1,))
 
 
-def _beside(code: int, crash: int = -11, *, nodes: int = 2, backend: str = "nccl", **more: int) -> list[int]:
-    """Return the ranks that are named where rank 0 ends with this code and rank 1 crashes."""
+def _beside(
+    code: int, crash: int = -11, *, nodes: int = 2, backend: str = "nccl", heard: tuple[int, ...] = (0, 1), **more: int
+) -> list[int]:
+    """Return the ranks that are named where rank 0 ends with this code and rank 1 crashes; the conductor heard of the
+    ends in that order."""
     stream = Stream(2, nodes=nodes).until("collectives")
     stream.exit(0, code, ours=False)
     stream.events[-1] |= more
     stream.exit(1, crash, ours=False)
-    stream.trouble(*({"rank": rank, "how": "dead"} for rank in (0, 1)))
+    stream.trouble(*({"rank": rank, "how": "dead"} for rank in heard))
     on_gpus(stream.close(ranks=False))
     for event in stream.events:
         if event["kind"] == "rank":
@@ -118,3 +121,11 @@ def test_a_crash_beside_the_end_of_a_rank_of_another_host() -> None:
     assert _beside(-15) == [0, 1]
     assert _beside(-11) == [0, 1]
     assert _beside(-6) == [1]
+
+
+@pytest.mark.parametrize("code", [1, 0, -9])
+def test_an_end_that_was_heard_of_later_explains_no_crash(code: int) -> None:
+    assert _beside(code, heard=(1, 0)) == [0, 1]
+    assert _beside(code, heard=(1,)) == [0, 1]
+    assert _beside(code, heard=(0,)) == [0]
+    assert _beside(code, heard=(0, 1, 0)) == [0]

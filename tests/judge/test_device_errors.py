@@ -104,3 +104,30 @@ def test_without_gpus_such_words_are_of_the_communication() -> None:
     stream.kill(0, 1, 2, 3)
     (finding,) = blame(fold(stream.close(ranks=False).events))
     assert finding.culprit.kind == "fabric"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Memory access fault by GPU node-4 (Agent handle: 0x55d0) on address 0x7f2b. Reason: Unknown.",
+        "HW Exception by GPU node-1 (Agent handle: 0x5581c3d0) reason :GPU Hang",
+        ":0:rocdevice.cpp :3020: 31548 us:  Callback: Queue 0x7f aborting with error : HSA_STATUS_ERROR_EXCEPTION: An",
+        BROKEN,
+    ],
+)
+@pytest.mark.parametrize("phase", ["bootstrap/begin world", ALL_REDUCE])
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_runtime_that_aborts_for_its_gpu_names_that(line: str, phase: str, is_beside: bool) -> None:
+    """ROCm raises nothing: it prints these words and aborts, also while the ranks connect."""
+    stream = Stream(4, nodes=2).until(phase.partition("/")[0])
+    stream.exit(1, -6, ours=False, phase=phase, last_lines=(line,))
+    seen = [{"rank": 1, "how": "dead", "detail": "exit code -6"}]
+    if is_beside:
+        stream.exit(3, -9, ours=False, phase=phase)
+        seen.append({"rank": 3, "how": "dead", "detail": "exit code -9"})
+    stream.error(0, "fabric", MISSED, phase, "DistBackendError")
+    stream.trouble(*seen, waiting=(2,))
+    stream.kill(0, 2)
+    findings = blame(fold(on_gpus(stream.close(ranks=False)).events))
+    named = [(finding.severity, finding.culprit.kind, finding.culprit.ranks) for finding in findings]
+    assert named == [("fail", "rank", (1,)), ("fail", "process", (3,))][: 1 + is_beside]

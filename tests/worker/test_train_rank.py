@@ -14,10 +14,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from seatrial.errors import RequestError, SeatrialError
 from seatrial.protocol import phase_page
 from seatrial.protocol.wire import Decoder
 from seatrial.training import sync_points
 from seatrial.training.recipe import Recipe
+from seatrial.training.resume import DisturbedError, FirstRankError
 from seatrial.worker import train_rank
 from seatrial.worker.train_report import TrainReporter
 from seatrial.worker.train_spec import TrainSpec
@@ -237,3 +239,31 @@ def test_a_rank_that_cannot_meet_says_whose_fault_it_is(
     assert found == cause
     assert message.startswith(f"rank {rank} of 2 could not meet the other ranks at ")
     assert code == (2 if cause == "request" else 1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (SeatrialError("digits.gz is damaged; install seatrial again."), "own"),
+        (FirstRankError("rank 0 could not read a checkpoint; its message gives the reason."), "fabric"),
+        (DisturbedError("the checkpoint that rank 0 has sent arrives changed"), "fabric"),
+        (RequestError("no such data"), "request"),
+    ],
+    ids=str,
+)
+def test_a_rank_says_whose_fault_its_own_errors_are(
+    error: Exception, cause: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(train_rank, "_train", fail)
+    causes = list[str]()
+    monkeypatch.setattr(TrainReporter, "error", lambda self, error, cause, message: causes.append(cause))
+    identity = train_rank.RankIdentity(rank=rank, world_size=2, local_rank=0, local_world_size=1)
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
+    handler = signal.getsignal(signal.SIGINT)
+    train_rank.run_rank(TrainSpec(recipe=recipe, device="cpu", init="tcp://[::1]:1"), identity)
+    signal.signal(signal.SIGINT, handler)
+    assert causes == [cause]

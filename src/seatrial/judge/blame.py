@@ -118,7 +118,11 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
     broken = {rank: error for rank, error in view.raised.items() if error.cause in ("memory", "device")}
     kept_from = {rank: error for rank, error in sorted(view.raised.items()) if error.cause == "setup"}
     # Libraries abort when a peer does not answer: an abort is a cause only where nothing else is.
-    aborted = {rank for rank, ending in view.died.items() if ending and describe_exit(ending.code).signal == "SIGABRT"}
+    aborted = {
+        rank
+        for rank, ending in view.died.items()
+        if ending and describe_exit(ending.code).signal == "SIGABRT" and not may_be_device(trial, ending)
+    }
     others = bool(broken or kept_from or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died))
     died = {rank: ending for rank, ending in view.died.items() if not (others and rank in aborted)}
     if len(died) > 1:

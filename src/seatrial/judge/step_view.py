@@ -97,7 +97,17 @@ class StepView:
         if ending is None or -ending.code not in CRASHES or self.trial.backend == "mpi":
             return False
         gone = {other for other in self.ranks if self.node_of(other) in self.lost_nodes}
-        gone |= {other for other, end in self.died.items() if end is not None and self._ended_first(end)}
+        heard: dict[int | None, int] = {}
+        for index, entry in enumerate(self.troubles):
+            if entry.how == "dead":
+                heard.setdefault(entry.rank, index)
+        never = len(self.troubles)
+        gone |= {
+            other
+            for other, end in self.died.items()
+            # An end that the conductor heard of later came later: agents report the ends of ranks as they happen.
+            if end is not None and self._ended_first(end) and heard.get(other, never) <= heard.get(rank, never)
+        }
         hosts = {_host(self.trial, other) for other in gone}
         return not may_be_device(self.trial, ending) and bool(hosts - {_host(self.trial, rank)})
 

@@ -57,6 +57,10 @@ class DisturbedError(SeatrialError, ConnectionError):
     """A message of rank 0 that arrives changed. Any rank can change a sum, so rank 0 is a witness of it."""
 
 
+class FirstRankError(SeatrialError, ConnectionError):
+    """Rank 0 could not do something that the others wait for, and says why: this rank has only lost it."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Position:
     """The progress of a training; the same on all ranks."""
@@ -388,7 +392,7 @@ def _on_rank_0(
     if int(flag.item()) and group.rank() == 0:
         raise DisturbedError(f"another rank says that rank 0 could not {what}, which it could; test the links.")
     if int(flag.item()):
-        raise SeatrialError(f"rank 0 could not {what}; its message gives the reason.")
+        raise FirstRankError(f"rank 0 could not {what}; its message gives the reason.")
     return result
 
 

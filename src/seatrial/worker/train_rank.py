@@ -317,9 +317,6 @@ def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, rep
         # All other reasons, such as a name or a file, may be the work of others.
         own = cause_of(error.__cause__)
         cause = own if own in ("memory", "device", "setup", "request") else "fabric"
-    elif isinstance(error, SeatrialError) and cause != "request" and identity.rank > 0:
-        # Rank 0 reports its own failure; this rank knows only that it lost the others.
-        cause = "fabric"
     message = str(error) if isinstance(error, SeatrialError) else f"{type(error).__name__}: {_first_line(error)}"
     reporter.error(error, cause, message)
     if spec.debug:
