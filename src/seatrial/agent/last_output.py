@@ -5,10 +5,24 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from seatrial.protocol.exception_lines import ASIDE, LINKS, TRACEBACK
+from seatrial.protocol.complaints import complains
+from seatrial.protocol.exception_lines import (
+    ASIDE,
+    LINKS,
+    MOST_LATER,
+    QUIET,
+    TRACEBACK,
+    by_marks,
+    nums_others,
+    quiet,
+    rank_of,
+    root_cause,
+    split_mark,
+    states,
+)
 from seatrial.protocol.fabric_errors import ranks_passed_on, says_why_aborted
 from seatrial.protocol.own_errors import is_of_device
 
@@ -38,15 +52,31 @@ _MOST_WORDS_AGE_S = 600.0
 
 _WARNING = re.compile(r"(?:\[rank\d{1,9}\]:)?\[[WI]\d{0,8} [\d:.]{1,20} (?=\S)|(?=Exception raised from )")
 """Before what torch warns of. The monitor of NCCL does so each second, once the store is gone."""
-_MARK = re.compile(r"(?:((?:\[[A-Za-z_]{1,20}\d{1,9}\]:)+) ?)?")
-"""What torch and torchrun put before the lines of a rank."""
+_OF_RANK = re.compile(rb"((?:\[[A-Za-z_]{1,20}\d{1,9}\]: ?){0,5}\[rank\d{1,9}\]:) ?")
+"""Before the lines of an exception that nothing caught, below torch, and maybe torchrun."""
+_HEAD, _BETWEEN = TRACEBACK.encode(), tuple(words.encode() for words in LINKS)
+_MOST_RANKS, _MOST_OF_RANK = 64, 24
+_QUIET_S = 60.0
+"""What a rank printed so long before anything else, or before its end, did not end it."""
 _IN_GROUP, _DIVIDER = re.compile(r"(?: {2,80}\| ?)?"), re.compile(r" {2,80}\+[-+]{1,80} \d")
 """Before each line of an ExceptionGroup, and each of its exceptions."""
 _RAISED = re.compile(r"(?!nccl\w*Error\b)[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)(?::|$)|NCCL error(?: in)?: ")
 _MOST_MESSAGE_LINES, _MOST_LINES_BETWEEN = 32, 4
 _NUM_MESSAGE_LINES, _NUM_FRAME_LINES, _NUM_LAST, _NUM_VERY_LAST, _NUM_FIRST = 4, 6, 10, 3, 4
+_LATER, _AT_EXIT = "  [... then ", "wandb: "
 _GAP = "  [...]"
 """In place of lines that are left out. It begins as a frame does, so that it is no message below one."""
+
+
+@dataclass(slots=True)
+class _OfRank:
+    """The exceptions of one rank without their frames: several ranks may print into one output, below torchrun."""
+
+    at: float
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    left: int = 0
+    """Lines of the message that are still to come."""
+    in_frames: bool = False
 
 
 class LastOutput:
@@ -54,19 +84,23 @@ class LastOutput:
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, str]] = []
-        """Each with its number in the output."""
+        """Each with its number: twice that in the output, so that there is one between two lines."""
+        self._of_ranks: dict[bytes, _OfRank] = {}
         self._words: list[tuple[int, str]] = []
         """The lines from the first in which a library says why it aborts the rank: much may follow."""
         self._words_at = 0.0
         self._num_seen = 0
+        self._quiet: tuple[int, str] | None = None
+        self._at = time.monotonic()
 
     def add(self, lines: Sequence[bytes]) -> None:
         """Keep what counts of the lines that were printed."""
+        self._quiet, self._at = self._last_quiet(), time.monotonic()
         first, self._num_seen = self._num_seen, self._num_seen + len(lines)
         self._keep_words(lines, first)
+        self._keep_exceptions(lines, first)
         last = list(itertools.islice(self._without_stacks(lines), _MOST_KEPT))
-        shown_lines = ((first + index, shown(lines[index])) for index in reversed(last))
-        new = [(number, text) for number, text in shown_lines if not _is_below_code(text)]
+        new = [each for index in reversed(last) for each in _numbered(first + index, lines[index])]
         kept = [*self._kept, *new]
         if any(not text.strip() or _key(text) is not None for _, text in new):
             kept = _without_repeats(kept)
@@ -79,10 +113,40 @@ class LastOutput:
 
     def telling(self) -> list[str]:
         """Return the lines that tell how the rank ended."""
-        lines = dict(self._kept)
-        if time.monotonic() - self._words_at < _MOST_WORDS_AGE_S:
+        now, lines = time.monotonic(), dict(self._kept)
+        for of_rank in self._of_ranks.values():
+            if now - of_rank.at < _MOST_WORDS_AGE_S:
+                lines = dict(of_rank.lines) | lines
+        if now - self._words_at < _MOST_WORDS_AGE_S:
             lines = dict(self._words) | lines
+        if found := self._last_quiet():
+            lines[found[0]] = found[1]
         return telling_lines([lines[number] for number in sorted(lines)])
+
+    def _last_quiet(self) -> tuple[int, str] | None:
+        quiet_s = time.monotonic() - self._at
+        return (2 * self._num_seen - 1, quiet(quiet_s)) if quiet_s > _QUIET_S else self._quiet
+
+    def _keep_exceptions(self, lines: Sequence[bytes], first: int) -> None:
+        """Keep the head and the message of each exception that torch has marked with its rank."""
+        if not any(each.left for each in self._of_ranks.values()) and not any(_HEAD in line for line in lines):
+            return
+        for index, line in enumerate(lines):
+            found = _OF_RANK.match(line) if line.startswith(b"[") else None
+            if found is None:
+                continue
+            text, own = line[found.end() :], self._of_ranks.get(found[1])
+            if _HEAD in text and (own is not None or len(self._of_ranks) < _MOST_RANKS):
+                own = self._of_ranks.setdefault(found[1], _OfRank(at=0.0))
+                own.left, own.in_frames = _NUM_MESSAGE_LINES, True
+            elif own is None or not text.strip() or (own.in_frames and text.startswith(b" ")) or _is_frame(line):
+                continue
+            elif not text.startswith(_BETWEEN):
+                if not own.left:
+                    continue
+                own.left, own.in_frames = own.left - 1, False
+            own.lines = [*own.lines, (2 * (first + index), shown(line))][-_MOST_OF_RANK:]
+            own.at = time.monotonic()
 
     def _keep_words(self, lines: Sequence[bytes], first: int) -> None:
         now, begin = time.monotonic(), 0
@@ -93,7 +157,7 @@ class LastOutput:
             begin, self._words, self._words_at = found, [], now
         room = _MOST_WORDS - len(self._words)
         following = (n for n in range(begin, len(lines)) if not _is_of_stack(lines[n]))
-        self._words += [(first + n, shown(lines[n])) for n in itertools.islice(following, room)]
+        self._words += [(2 * (first + n), shown(lines[n])) for n in itertools.islice(following, room)]
 
     def _without_stacks(self, lines: Sequence[bytes]) -> Iterator[int]:
         """Yield the indices of the lines that are kept, the last one first.
@@ -123,7 +187,8 @@ class LastOutput:
 class _Raised:
     """An exception in the output: the numbers of its lines."""
 
-    mark: str
+    rank: int | None
+    """The one of its mark."""
     is_aside: bool
     """It did not end the program."""
     head: list[int]
@@ -164,13 +229,23 @@ def telling_lines(lines: Sequence[str]) -> list[str]:
     the lines in which a library says why it aborts the rank, and each exception with its head and its message, those
     that torch has marked in front; then the last lines; then the frames.
     """
+    groups = by_marks(lines)
+    raised = _exceptions(groups)
+    handled_at = min((each.core[-1] for each in raised if each.rank is None), default=len(lines))
+    is_kept = [number > handled_at or not line.startswith(_LATER) for number, line in enumerate(lines)]
+    if not all(is_kept):
+        return telling_lines([*itertools.compress(lines, is_kept)])
+    root = root_cause(lines)
     aborts = [number for number, line in enumerate(lines) if says_why_aborted(line)]
     last = [number for number, line in enumerate(lines) if line.strip()]
-    found = sorted(_exceptions(lines), key=lambda each: (each.is_aside, not each.mark, each.age, each.core[-1]))
+    texts = {number: text for own in groups.values() for number, text in own}
+    found = sorted(raised, key=lambda each: _order(each, texts, root.rank if root else None))
     first = [each for each in found if not each.is_aside and each.age < _NUM_FIRST]
     others = [each for each in found if each not in first]
-    wanted = [*([number] for number in _words(lines, aborts)), last[-_NUM_VERY_LAST:]]
-    wanted += [each.core for each in first]
+    wanted = [*([number] for number in _words(lines, aborts)), last[-_NUM_VERY_LAST:], [*(root.lines if root else ())]]
+    wanted += [each.core for each in first if each.rank is not None]
+    wanted += [[number] for number in _later(groups, raised)]
+    wanted += [each.core for each in first if each.rank is None]
     # The end of an exception that did not end the program is none of one that did.
     aside = {number: each.core for each in found if each.is_aside for number in each.core + each.rest}
     wanted += [[*aside.get(number, ()), number] for number in reversed(range(len(lines))[-_NUM_LAST:])]
@@ -195,15 +270,34 @@ def _words(lines: Sequence[str], aborts: Sequence[int]) -> list[int]:
     return [*first, *dict.fromkeys(more)][: _MOST_WORDS + _MOST_MORE_WORDS]
 
 
-def _exceptions(lines: Sequence[str]) -> list[_Raised]:
-    by_mark: dict[str, list[tuple[int, str]]] = {}
-    for number, line in enumerate(lines):
-        mark, text = _split(line)
-        by_mark.setdefault(mark, []).append((number, text))
-    return [each for mark, own in by_mark.items() for each in _exceptions_of(mark, own)]
+def _order(each: _Raised, texts: Mapping[int, str], root: int | None) -> tuple[int, ...]:
+    """Return what sorts exceptions by how much they say: that of the rank that torchrun saw fail first, then those that
+    are no complaint of others."""
+    message = "\n".join(texts[number] for number in each.message[:_NUM_MESSAGE_LINES])
+    of_others = complains(message)
+    return each.is_aside, each.rank is None, root is None or each.rank != root, of_others, each.age, each.core[-1]
 
 
-def _exceptions_of(mark: str, lines: Iterable[tuple[int, str]]) -> list[_Raised]:
+def _later(groups: Mapping[str, Sequence[tuple[int, str]]], raised: Sequence[_Raised]) -> list[int]:
+    """Return lines that show that the program went on after the last exception without the mark of a rank."""
+    found: list[int] = []
+    for mark, own in groups.items():
+        numbers = {number for number, _ in own}
+        ends = [each for each in raised if numbers.issuperset(each.message) and each.message]
+        if rank_of(mark) is not None or not ends:
+            continue
+        end = max([each.message[0] for each in ends if not each.is_aside] or [each.message[0] for each in ends])
+        counts = zip(own, nums_others([text for _, text in own]), strict=True)
+        others = [number for (number, _), count in counts if count and number > end]
+        found += [*others[-MOST_LATER - 1 :], *(n for n, text in own if text.startswith(QUIET) and n > end)]
+    return found
+
+
+def _exceptions(groups: Mapping[str, Sequence[tuple[int, str]]]) -> list[_Raised]:
+    return [each for mark, own in groups.items() for each in _exceptions_of(rank_of(mark), own)]
+
+
+def _exceptions_of(rank: int | None, lines: Iterable[tuple[int, str]]) -> list[_Raised]:
     found: list[_Raised] = []
     coming: _Raised | None = None  # its message is below the frames that are read now
     before: list[int] = []
@@ -213,11 +307,14 @@ def _exceptions_of(mark: str, lines: Iterable[tuple[int, str]]) -> list[_Raised]
         in_group |= "Exception Group " + TRACEBACK in line
         text = _IN_GROUP.sub("", line, count=1) if in_group else line
         left -= 1
+        if line.startswith(_LATER):
+            is_open = False
+            continue
         if not left:
             before, is_aside = [], False
         is_error = _RAISED.match(text) is not None or bool(ranks_passed_on(text))
         if text.rstrip().endswith(TRACEBACK):
-            coming, is_open = _Raised(mark=mark, is_aside=is_aside, head=[*before, number]), False
+            coming, is_open = _Raised(rank=rank, is_aside=is_aside, head=[*before, number]), False
             found.append(coming)
             before, is_aside = [], False
         elif coming is not None:
@@ -234,7 +331,7 @@ def _exceptions_of(mark: str, lines: Iterable[tuple[int, str]]) -> list[_Raised]
             if is_error:
                 found[-1].telling.append(number)
         elif is_error:
-            found.append(_Raised(mark=mark, is_aside=is_aside, head=before, message=[number]))
+            found.append(_Raised(rank=rank, is_aside=is_aside, head=before, message=[number]))
             before, is_open, is_aside = [], True, False
     followed = 0
     for each in reversed(found):
@@ -249,6 +346,17 @@ def _with_gaps(lines: Sequence[str], numbers: Sequence[int]) -> Iterator[str]:
         yield lines[number]
 
 
+def _numbered(number: int, line: bytes) -> Iterator[tuple[int, str]]:
+    """Yield the text of a line with its number, before it that a progress bar had many states. Lines of a traceback
+    that mark parts of the code are left out."""
+    text = shown(line)
+    num_states = line.count(b"\r")
+    if num_states > MOST_LATER and not text.startswith(_AT_EXIT):
+        yield 2 * number - 1, states(num_states)
+    if not _is_below_code(text):
+        yield 2 * number, text
+
+
 def _first_words(lines: Sequence[bytes]) -> int | None:
     """Return the first line in which a library says why it aborts the rank."""
     text = b"\n".join(lines)
@@ -260,13 +368,7 @@ def _first_words(lines: Sequence[bytes]) -> int | None:
 
 def _is_below_code(text: str) -> bool:
     """Return whether a line of a traceback has nothing but marks below the code: ``[rank0]:     ~~^^``."""
-    return "^" in text and not _split(text)[1].strip(" ~^")
-
-
-def _split(line: str) -> tuple[str, str]:
-    """Return the mark of a line and the rest."""
-    found = _MARK.match(line)
-    return (found[1] or "", line[found.end() :]) if found else ("", line)
+    return "^" in text and not split_mark(text)[1].strip(" ~^")
 
 
 def _is_frame(line: bytes) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import signal
@@ -11,17 +10,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from seatrial.conductor.cancellation import is_stop_signal
-from seatrial.conductor.raised_errors import Chain, error_passed_on, exception_name, is_of_worker, raised
+from seatrial.conductor.raised_errors import Chain, error_passed_on, raised
 from seatrial.conductor.rank_status import Suspicion
+from seatrial.protocol.complaints import complains, is_of_socket, is_of_worker, is_own
 from seatrial.protocol.connecting import CRASHES, FROM_OTHERS
-from seatrial.protocol.exception_lines import TRACEBACK
-from seatrial.protocol.fabric_errors import (
-    gave_up,
-    names_fabric,
-    ranks_passed_on,
-    says_lost,
-    says_why_aborted,
+from seatrial.protocol.exception_lines import (
+    MOST_LATER,
+    QUIET,
+    ROOT_CAUSE,
+    TRACEBACK,
+    rank_of,
+    root_cause,
+    split_mark,
 )
+from seatrial.protocol.fabric_errors import gave_up, ranks_passed_on, says_lost, says_why_aborted
 from seatrial.protocol.own_errors import in_one_line, is_of_device, message_at, own_cause
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S
 from seatrial.util.text import quoted, signal_words
@@ -29,65 +31,43 @@ from seatrial.util.text import quoted, signal_words
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
 _MAX_TEXT_CHARS = 300
-_TORCH_RAISES = re.compile(
-    r"([\w.]+\.)?(\w*RuntimeError|AcceleratorError|Dist\w*Error|Rendezvous\w*Error|HorovodInternalError|Exception)"
-)
-"""Exceptions of torch, MPI, Horovod and JAX when a peer is gone. A URLError is about something else."""
-_SOCKET_RAISES = re.compile(r"Connection(Reset|Aborted)?Error|BrokenPipeError")
-"""Exceptions of Python's own sockets. Others that follow from them are about a host on the internet."""
-_CLOSED = re.compile(r"\w+: \[Errno (?:32|103|104|108)\]")
-"""EPIPE, ECONNABORTED, ECONNRESET and ESHUTDOWN: the words behind them are in the language of the host."""
-_MISUSE = re.compile(
-    r"\[enforce fail at |nccl ?invalid|nccl error[^\n]*, invalid (?:usage|argument)\b|duplicate gpu detected"
-    r"|eaddrinuse|bootstrap ?: no socket interface found|cuda failure \d* ?'invalid device ordinal'"
-    r"|\bgloo/transport/\w+/device\.cc:",
-    re.I,
-)
-"""Words of Gloo, NCCL and the store about a call that is wrong by itself, or about what the host itself lacks."""
-_REMOTE = "remote process exited"
-"""In the first line of an error of NCCL whose last message is about a peer, and may quote it."""
 _TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
 """The line of its source that torch writes before a message: ``[/__w/pytorch/.../tcp/pair.cc:537]``."""
 _TORCH_GUESS = " This is typically caused by"
 _GROUP = re.compile(r"(?:[\w.]+\.)?(?:Base)?ExceptionGroup\b")
 """An exception that only holds others."""
-_LOST_STORE = re.compile(r"(?:[\w.]+\.)?(?:Dist(?:Network|Store)|Rendezvous(?:Connection|Timeout))Error$")
-"""Exceptions of torch that say nothing but that a peer or the store in it is gone or silent."""
 _ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT, 256 - signal.SIGABRT)
 """Exit codes of a process that was aborted, of a shell above it, and of a Python that hands on its exit code."""
 _CHILD_ENDED = re.compile(r"\b(?:CalledProcessError|ProcessExitedException|ChildProcessError|ChildFailedError)\b")
 """Exceptions that say nothing but how a child of the process ended."""
 _BY_ABORT = re.compile(r"\bSIGABRT\b|\bsignal 6\b|(?:status|code)\W{0,8}(?:-6|134|250)\b", re.I)
-_ROOT_CAUSE = "Root Cause (first observed failure):"
-"""What torchrun prints last of several failures."""
 _EXCEPTION = "terminated with exception: "
 """Words of the watchdog before the exception that ended it."""
 _LEFT_ALONE = (
     "this controller sent nothing to the agents for %.0f s, and agents end their ranks after %.0f s without a word from"
     " it; see what kept it from its work (its host was asleep or out of memory, or a disk or a terminal did not answer)"
 )
-_NOISE = re.compile(r"(?:\[[A-Za-z_]{1,20}\d{1,9}\]:)* ?\[[WI]\d{0,8}[ \]]|.{1,300} NCCL INFO ")
-"""Before the lines of torch and NCCL that tell no error."""
+_NOISE = re.compile(
+    r"(?:\[[A-Za-z_]{1,20}\d{1,9}\]:)* ?\[[WI]\d{0,8}[ \]]|.{1,300} NCCL INFO |wandb: |" + re.escape(QUIET)
+)
+"""Before the lines of torch, NCCL and of what records a run that tell no error."""
+_THROWN = re.compile(r"\s{0,20}what\(\):\s{0,20}")
+"""Before the message of an exception in C++ that ended the process."""
+_RANK_WORDS = re.compile(r"\bRank (\d{1,9})\]")
+_MOST_MESSAGE_LINES = 32
+"""Lines after the first one that a message of a script may have."""
 _AT_ITS_END = re.compile(
     r"^terminate called without an active exception|^Fatal Python error: .*at interpreter shutdown"
     r"|^Python runtime state: finalizing"
 )
 """Words of a crash of a Python that was ending: a thread of Gloo still ran, or held a lock."""
-_MORE_OF_MESSAGE = re.compile(r" |nccl\w{1,40}: |Last error:|\[[^\[\]\s]{1,300}:\d{1,9}\] ")
-"""The later lines of a message of torch: those of NCCL, and what Gloo said."""
 _COLOR = re.compile(r"\x1b\[[\d;]{0,20}m")
 """Python and rich color their tracebacks where somebody asks for that, and then a terminal need not be there."""
 _MAY_CRASH = frozenset((*CRASHES, signal.SIGABRT, signal.SIGPIPE, signal.SIGTRAP))
 """Signals that end a process by itself: where it ends after an exception its threads still run, and its libraries close
 connections to peers that are gone."""
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-_CRASH_WORDS = re.compile(
-    r"terminate called |\s{0,20}what\(\):|Fatal Python error: |Python runtime state: |Extension modules: "
-    r"|<no Python frame>|.{0,100}\(most recent call first\):|\s{0,20}File \"|\s{0,20}frame #|free\(\): |double free "
-    r"|malloc|munmap_chunk\(\): |corrupted |pure virtual method |\*\*\* |.{0,200}(?:Segmentation fault|core dumped)"
-    r"|Set the environment variable HYDRA_FULL_ERROR"
-)
-"""What a process and Hydra print between an exception that ended the script and the end of the process."""
+_TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,48 +313,74 @@ def script_error(ended: Exit) -> ScriptError:
         return ScriptError(text="")
     chains = raised(lines)
     errors = [(chain, _error_of(chain, ended.rank)) for chain in chains]
-    if aborts := [_abort_at(lines, number) for number, line in enumerate(lines) if says_why_aborted(line)]:
+    is_crashed = ended.code < 0 and not any(_AT_ITS_END.search(line) for line in lines)
+    ends = [(chain, error) for chain, error in errors if _has_ended(chain, is_crashed=is_crashed)]
+    abort_lines = [number for number, line in enumerate(lines) if says_why_aborted(line)]
+    root = _root_without_words(lines, chains, [lines[number] for number in abort_lines])
+    if aborts := [_abort_at(lines, number) for number in abort_lines]:
         # What the device of the rank did comes first, and that it gave up waiting, before what others told it.
         abort = min(aborts, key=lambda each: (each.is_witness, not gave_up(each.text)))
+        if not abort.is_witness:
+            return abort
         is_aborted = ended.code in _ABORTED or _is_child_aborted(lines)
         # An exception without a mark of torch may be one that was logged, and the rank went on.
-        own = (error for chain, error in errors if not error.is_witness and not (is_aborted and chain.rank is None))
-        return next(own, abort) if abort.is_witness else abort
-    if ended.code < 0 and not any(_AT_ITS_END.search(line) for line in lines):
-        errors = [(chain, error) for chain, error in errors if chain.rank is not None or _ends_with(lines, chain)]
-    if errors:
-        return next((error for _, error in errors if not error.is_witness), errors[-1][1])
+        own = (error for chain, error in ends if not error.is_witness and not (is_aborted and chain.rank is None))
+        before = (error.text for chain, error in errors if not error.is_witness and not chain.num_later)
+        return next(own, root or replace(abort, before=next(before, "")))
+    # The error that ended the process outweighs an earlier complaint.
+    thrown = next((line for line in lines if _THROWN.match(line) and own_cause(line)), "")
+    if ends:
+        own = (error for _, error in ends if not error.is_witness)
+        last = ScriptError(text=_THROWN.sub("", thrown)) if thrown else root or ends[-1][1]
+        return next(own, last)
     if ended.code == -signal.SIGPIPE:
         return ScriptError(text="it wrote to a connection that the other end had closed", is_witness=True)
     if ended.code < 0:
         return ScriptError(text="")
-    line = next((line.strip() for line in reversed(lines) if not _NOISE.match(line)), "")
-    return ScriptError(text=line, is_witness=not _is_own(line) and (gave_up(line) or says_lost(line)))
+    number = next((number for number in reversed(range(len(lines))) if not _NOISE.match(lines[number])), len(lines))
+    line = "".join(lines[number : number + 1]).strip()
+    is_old = any(later.startswith(QUIET) for later in lines[number:])
+    if not is_own(line) and not is_old and (gave_up(line) or says_lost(line)):
+        return ScriptError(text=line, is_witness=True)
+    # Many lines after an exception may be those of its message.
+    long = [(chain, error) for chain, error in errors if not (error.is_witness or chain.is_old)]
+    return next((error for chain, error in long if chain.num_later <= _MOST_MESSAGE_LINES), ScriptError(text=line))
 
 
-def _ends_with(lines: Sequence[str], chain: Chain) -> bool:
-    """Return whether a process printed nothing but the words of its crash after an exception that torch did not mark.
+def _has_ended(chain: Chain, *, is_crashed: bool) -> bool:
+    """Return whether the exception ended the program: torch has marked it, or little or nothing followed.
 
-    Else it may have logged the exception, and have gone on.
+    Else the program may have logged it, and have gone on. A crash needs no exception before it.
     """
-    message = chain.messages[-1].partition("\n")[0]
-    name = message.split()[0]
-    began = max((number for number, line in enumerate(lines) if line.startswith(name)), default=len(lines))
-    return all(
-        line.strip() in message
-        or _CRASH_WORDS.match(line)
-        or _MORE_OF_MESSAGE.match(line)
-        or _NOISE.match(line)
-        or before.strip() == "Last error:"
-        for before, line in itertools.pairwise(lines[began:])
-    )
+    return chain.rank is not None or (chain.num_later <= (0 if is_crashed else MOST_LATER) and not chain.is_old)
+
+
+def _root_without_words(lines: Sequence[str], chains: Sequence[Chain], aborts: Sequence[str]) -> ScriptError | None:
+    """Return the failure of the rank that torchrun saw fail first, where others complained and that one said nothing.
+
+    None as well where it cannot be known which ranks have said something.
+    """
+    root = root_cause(lines)
+    said = {chain.rank for chain in chains} | {_rank_in(line) for line in aborts}
+    if root is None or not said or None in said or root.rank in said:
+        return None
+    # Of many ranks that are aborted the words of some are left out.
+    if root.code in _TERMINATED or (aborts and root.code in _ABORTED):
+        return None
+    return ScriptError(text=f"torchrun saw its rank {root.rank} fail first, which {how_ended(root.code)}")
+
+
+def _rank_in(line: str) -> int | None:
+    rank = rank_of(split_mark(line)[0])
+    words = _RANK_WORDS.search(line)
+    return int(words[1]) if rank is None and words else rank
 
 
 def _is_child_aborted(lines: Sequence[str]) -> bool:
     """Return whether the exception of a parent of the rank says that the rank was aborted."""
     text = "\n".join(lines)
     found = _CHILD_ENDED.search(text)
-    return found is not None and _BY_ABORT.search(text[found.end() :].rpartition(_ROOT_CAUSE)[2]) is not None
+    return found is not None and _BY_ABORT.search(text[found.end() :].rpartition(ROOT_CAUSE)[2]) is not None
 
 
 def _abort_at(lines: Sequence[str], number: int) -> ScriptError:
@@ -382,7 +388,7 @@ def _abort_at(lines: Sequence[str], number: int) -> ScriptError:
     said = first.rpartition("] ")[2]
     message = f"{said.rpartition(_EXCEPTION)[2]}\n{rest}"
     return ScriptError(
-        text=in_one_line(f"{said}\n{rest}"), is_witness=not own_cause(message) and _complains(f"{first}\n{rest}")
+        text=in_one_line(f"{said}\n{rest}"), is_witness=not own_cause(message) and complains(f"{first}\n{rest}")
     )
 
 
@@ -393,16 +399,16 @@ def _error_of(chain: Chain, rank: int) -> ScriptError:
         if ranks := ranks_passed_on(message):
             own = rank if chain.rank is None else chain.rank
             # Below a launcher, several ranks have their marks in one output: nobody knows who else has raised it.
-            is_own = own in ranks and (own == 0 or own != rank)
-            return ScriptError(text=error_passed_on(message), is_witness=not is_own, of_ranks=tuple(sorted(ranks)))
+            is_named = own in ranks and (own == 0 or own != rank)
+            return ScriptError(text=error_passed_on(message), is_witness=not is_named, of_ranks=tuple(sorted(ranks)))
     complaints = [
         number
         for number, message in enumerate(messages)
-        if _complains(message) and (number == len(messages) - 1 or not _SOCKET_RAISES.match(message))
+        if complains(message) and (number == len(messages) - 1 or not is_of_socket(message))
     ]
     for number, message in enumerate(messages):
         # A script may have handled a lack of memory, and complain of something else later.
-        if _is_own(message) and not (own_cause(message) == "memory" and complaints and complaints[-1] > number):
+        if is_own(message) and not (own_cause(message) == "memory" and complaints and complaints[-1] > number):
             return ScriptError(text=in_one_line(message))
     if not complaints:
         return ScriptError(text=_text_of(messages[-1]))
@@ -412,24 +418,6 @@ def _error_of(chain: Chain, rank: int) -> ScriptError:
 
 def _text_of(message: str) -> str:
     return error_passed_on(message) if is_of_worker(message) else in_one_line(message)
-
-
-def _is_own(message: str) -> bool:
-    first = message.partition("\n")[0]
-    said = first if _REMOTE in first else in_one_line(message)
-    return bool(own_cause(message)) or (not gave_up(first) and _MISUSE.search(said) is not None)
-
-
-def _complains(message: str) -> bool:
-    """Return whether a message of torch is about the connections to other ranks."""
-    exception, line = exception_name(message), message.partition("\n")[0]
-    if is_of_worker(message) or _is_own(message):
-        return False
-    is_of_socket = _SOCKET_RAISES.fullmatch(exception) is not None
-    if exception and not is_of_socket and not _TORCH_RAISES.fullmatch(exception):
-        return False
-    is_said = gave_up(line) or says_why_aborted(line) or names_fabric(line)
-    return is_said or _LOST_STORE.match(exception) is not None or (is_of_socket and _CLOSED.match(line) is not None)
 
 
 def has_raised(ended: Exit) -> bool:

@@ -7,18 +7,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from seatrial.protocol.exception_lines import ASIDE, LINKS, TRACEBACK
+from seatrial.protocol.complaints import is_of_worker
+from seatrial.protocol.exception_lines import (
+    ASIDE,
+    LINKS,
+    MOST_LATER,
+    QUIET,
+    RAISED,
+    TRACEBACK,
+    by_marks,
+    is_end_word,
+    nums_others,
+    rank_of,
+)
 from seatrial.protocol.fabric_errors import ranks_passed_on
 
-_MARK = re.compile(r"((?:\[[A-Za-z_]{1,20}\d{1,9}\]:)*) ?")
-"""What torch and torchrun put before the lines of a rank: ``[rank3]: ``, ``[default3]:[rank3]: ``."""
-_RANK = re.compile(r"\[rank(\d{1,9})\]")
-_RAISED = re.compile(
-    r"(?!nccl\w*Error\b)([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?::|$)|NCCL error(?: in)?: (?=[^\n]*, )"
-)
-"""The line that names an exception, or an error of NCCL that a script printed. ``ncclRemoteError:`` is a line in a
-message of torch."""
 _AFTER = re.compile(
+    r"  \[\.\.\. then |"
     r"\[[A-Z]\d{0,8}[ \]]|\S{1,255}:\d{1,9}:\d{1,9} \[\d{1,9}\] |Exception raised from |terminate called |frame #\d|"
     + "|".join(re.escape(words) for words in (*ASIDE, *LINKS))
 )
@@ -28,11 +33,6 @@ _IN_GROUP, _DIVIDER = re.compile(r" {2,80}\| ?"), re.compile(r" {2,80}\+[-+]{1,8
 _BOX_TOP = re.compile(r"[╭+][─-]{2,500} Traceback \(most recent call last\) [─-]{2,500}[╮+]$")
 _BOX_END = re.compile(r"[╰+][─-]{20,500}[╯+]$")
 """How the package rich shows the traceback of an exception, as typer and several trainers have it do."""
-_OF_WORKER = re.compile(
-    r"[\w.]{1,200}: Caught [\w.]{1,200} in (?:DataLoader worker|pin memory thread)|Original " + re.escape(TRACEBACK)
-)
-"""The first line of an exception of a process or a thread that loads data: torch raises it again where the data is
-read. An agent may have cut off the lines before the second form."""
 _OF_CHILD = re.compile(r"subprocess\.CalledProcessError: Command .{0,400}python.{0,400} returned non-zero exit status")
 """The exception of a launcher above the rank, which says nothing but that the rank has failed."""
 _MOST_LINES = 32
@@ -47,6 +47,10 @@ class Chain:
     """The rank by which torch marked it, as it does where nothing catches an exception; None: it has no mark."""
     messages: list[str]
     """The first one in front."""
+    num_later: int = 0
+    """Lines that followed the last one and that a program does not print at its end: it may have handled that one."""
+    is_old: bool = False
+    """It printed nothing for a long time after the last one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,6 +62,8 @@ class _Raised:
     """Its traceback was seen from the beginning."""
     aside: bool = False
     """It did not end the program."""
+    at: int = 0
+    """Number of its first line."""
     width: int = 0
     """Columns at which rich has broken its lines; 0: nobody has."""
 
@@ -68,35 +74,19 @@ def raised(lines: Sequence[str]) -> list[Chain]:
     Torch marks the lines of a rank; where some are marked, those without a mark are of a launcher above it, or of an
     exception that was logged.
     """
-    by_mark: dict[str, list[str]] = {}
-    for line in lines:
-        found = _MARK.match(line)
-        mark, rest = (found[1], line[found.end() :]) if found is not None and found[1] else ("", line)
-        by_mark.setdefault(mark, []).append(rest)
     chains = {}
-    for mark, own in by_mark.items():
-        if messages := _chain(_exceptions(own)):
-            rank = _RANK.search(mark)
-            chains[mark] = Chain(rank=int(rank[1]) if rank else None, messages=messages)
+    for mark, own in by_marks(lines).items():
+        rank = rank_of(mark)
+        if chain := _chain([text for _, text in own], rank):
+            chains[mark] = chain
     unmarked = chains.pop("", None)
     return [*chains.values()] or ([unmarked] if unmarked else [])
-
-
-def is_of_worker(message: str) -> bool:
-    """Return whether the exception is that of a process or a thread of the rank that loads data."""
-    return _OF_WORKER.match(message) is not None
 
 
 def error_passed_on(message: str) -> str:
     """Return the last exception in a message by which torch passes on an error, in one line."""
     first, *rest = message.splitlines()
-    return next((line.strip() for line in reversed(rest) if _RAISED.match(line)), first)
-
-
-def exception_name(message: str) -> str:
-    """Return the name of the exception of a message, empty where the text is no exception."""
-    found = _RAISED.match(message.partition("\n")[0])
-    return (found[1] or "") if found is not None else ""
+    return next((line.strip() for line in reversed(rest) if RAISED.match(line)), first)
 
 
 def _exceptions(lines: Sequence[str]) -> list[_Raised]:
@@ -104,7 +94,7 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
     coming: _Raised | None = None  # the exception below the frames that are read now
     is_open = in_group = is_linked = is_aside = False
     width = 0
-    for line in lines:
+    for number, line in enumerate(lines):
         in_group |= "Exception Group " + TRACEBACK in line
         text = _IN_GROUP.sub("", line, count=1) if in_group else line
         divider = _DIVIDER.match(line) if in_group else None
@@ -115,7 +105,7 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
         is_held = is_worker and (not is_head or is_linked or text.startswith("Original "))
         is_passed_on = is_held or bool(ranks_passed_on(first))
         if is_head and text.startswith("Original ") and not is_open:
-            found.append(_Raised(lines=[text], linked=is_linked, aside=is_aside))
+            found.append(_Raised(lines=[text], at=number, linked=is_linked, aside=is_aside))
             coming, is_open, is_linked, is_aside = None, True, False, False
         elif (is_head and not is_passed_on) or _BOX_TOP.match(text):
             coming, is_open = _Raised(linked=is_linked, aside=is_aside), False
@@ -126,15 +116,15 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
         elif coming is not None:
             if text.strip() and not text.startswith((" ", "│", "|")):
                 coming.lines.append(text)
-                coming.width = width
+                coming.at, coming.width = number, width
                 found.append(coming)
                 coming, is_open = None, True
         elif (_AFTER.match(text) and not (is_held and text.startswith(LINKS))) or divider:
             is_open = False
             is_linked = text.startswith(LINKS) or (divider is not None and divider[1] is not None)
             is_aside = text.startswith(ASIDE) or (is_linked and bool(found) and found[-1].aside)
-        elif (_RAISED.match(text) or ranks_passed_on(text)) and not (is_open and (found[-1].headed or is_passed_on)):
-            found.append(_Raised(lines=[text], linked=is_linked, headed=False, width=width))
+        elif (RAISED.match(text) or ranks_passed_on(text)) and not (is_open and (found[-1].headed or is_passed_on)):
+            found.append(_Raised(lines=[text], at=number, linked=is_linked, headed=False, width=width))
             is_open, is_linked = True, False
         elif is_open and len(found[-1].lines) < _MOST_LINES:
             is_linked = is_held and (text.startswith(LINKS) or (is_linked and not is_head))
@@ -144,18 +134,33 @@ def _exceptions(lines: Sequence[str]) -> list[_Raised]:
     return found
 
 
-def _chain(found: Sequence[_Raised]) -> list[str]:
-    """Return the messages of the exception that ended the program, the first one in front."""
+def _chain(lines: Sequence[str], rank: int | None) -> Chain | None:
+    """Return the exceptions of one mark that ended the program: torch marks no other, so that what follows counts only
+    where there is no rank."""
+    found = _exceptions(lines)
     found = [each for each in found if not (each.aside or _OF_CHILD.match(each.lines[0]))] or found
-    ends = [number for number, each in enumerate(found) if each.headed] or range(len(found))
     if not found:
-        return []
+        return None
+    others = nums_others(lines)
+    quiet_at = max((number for number, line in enumerate(lines) if line.startswith(QUIET)), default=-1)
+    nums = [sum(others[each.at + 1 :]) - _num_broken(each) if rank is None else 0 for each in found]
+    old = [rank is None and each.at < quiet_at for each in found]
+    near = [number for number in range(len(found)) if nums[number] <= MOST_LATER and not old[number]]
+    ends = [number for number in near if found[number].headed] or near
+    ends = ends or [number for number, each in enumerate(found) if each.headed] or [*range(len(found))]
     last = first = ends[-1]
     while first > 0 and found[first].linked:
         first -= 1
     while last + 1 < len(found) and found[last + 1].linked:
         last += 1
-    return [_unbroken(each).rstrip() for each in found[first : last + 1]]
+    messages = [_unbroken(each).rstrip() for each in found[first : last + 1]]
+    return Chain(rank=rank, messages=messages, num_later=nums[last], is_old=old[last])
+
+
+def _num_broken(each: _Raised) -> int:
+    """Return how many lines rich has made of the first line of a message, beyond the first one."""
+    message = _unbroken(each).partition("\n")[0] if each.width else ""
+    return sum(line.strip() in message and not is_end_word(line) for line in each.lines[1:])
 
 
 def _unbroken(each: _Raised) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from seatrial.conductor.program_failures import Exit, Failure, how_ended, script_error, short_error
 from seatrial.conductor.rank_status import Suspicion
+from seatrial.protocol.fabric_errors import is_end_by_watchdog
 from seatrial.util.text import all_named, all_of, format_seconds, named_ranks
 
 _TOGETHER_S = 0.25
@@ -63,7 +64,8 @@ def own_words(ended: Exit) -> str:
     if error.of_ranks:
         s = "" if len(error.of_ranks) == 1 else "s"
         return f"passed on an error of number{s} {', '.join(map(str, error.of_ranks[:_MAX_CODES]))} of its group"
-    return error.before and f"complained of others after {short_error(error.before)}"
+    did = "was ended by NCCL's watchdog" if is_end_by_watchdog(error.text) else "complained of others"
+    return error.before and f"{did} after {short_error(error.before)}"
 
 
 def ended_before(ended: Exit, exits: Mapping[int, Exit]) -> list[Exit]:

@@ -294,7 +294,9 @@ class ExitEvent(_ExitEventOptional):
     phase: str
     """The last phase of the rank."""
     last_lines: list[str]
-    """The lines of its output that tell how it ended: why a library aborted it, its exceptions, the last ones."""
+    """The lines of its output that tell how it ended: why a library aborted it, its exceptions, the last ones. Among
+    them lines of the agent: ``[...]`` for others, ``[... then nothing for 90 s]``, ``[... then 300 states of one
+    line]``."""
 
 
 class _StackEventOptional(Header, total=False):
