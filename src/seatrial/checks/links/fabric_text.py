@@ -100,6 +100,8 @@ class FabricText:
         what = f"{culprit.name}{self._direction(suspect)}" + (
             f": {suspect.why}"
             if worst is None
+            else f" {worst.times} ({worst.failed})"
+            if worst.failed_at_times and worst.failed
             else f" carries nothing ({worst.failed})"
             if worst.failed
             else f" {'reaches' if cost is None else cost.verb} {measured}{peers}"
@@ -144,8 +146,11 @@ class FabricText:
             for measurement in self.evidence.measurements
             if measurement.name == "latency_us"
         }
-        # A pair is pinged with 8 bytes before its transfers.
-        return MTU_ACTION if all(frozenset((link.source, link.target)) in answered for link in failed) else ""
+        # A pair is pinged with 8 bytes before its transfers, and large packets are lost each time.
+        is_by_size = all(
+            frozenset((link.source, link.target)) in answered and not link.failed_at_times for link in failed
+        )
+        return MTU_ACTION if is_by_size else ""
 
     def _direction(self, suspect: Suspect) -> str:
         if suspect.direction == "both":
@@ -205,6 +210,7 @@ class FabricText:
         for link in list(links)[:_MOST_LINES]:
             contention = "alone" if link.uncontended else f"{link.at_once} pairs at once"
             value = link.failed or _value_text(link.rate, cost)
+            value += f", {link.times}" if link.failed and link.failed_at_times else ""
             yield f"{self._end_name(link.source)} to {self._end_name(link.target)}: {value}, {contention}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from seatrial.checks.links.fabric_text import FabricText
@@ -10,7 +10,7 @@ from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind, fabr
 from seatrial.checks.links.observations import Answers, FabricObservations, observe, read_answers
 from seatrial.checks.links.params import Params
 from seatrial.checks.links.round_request import not_checked, wanted_round, without_page
-from seatrial.checks.links.solver import Diagnosis, solve
+from seatrial.checks.links.solver import Diagnosis, DirectedLink, solve
 from seatrial.checks.links.solver.rates import LinkRates, gather
 from seatrial.checks.shared.host_inventory import listed
 from seatrial.checks.shared.store_reach import store_findings
@@ -83,13 +83,12 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         (unjudged if rates.goal is None else absent).extend(
             f"links: {name} while no other processes hold the CPU" for name in sorted(held)
         )
-        # Within a node only named culprits count: healthy pairs there may differ by design.
+        open_links = [link for diagnosis in diagnoses for link in diagnosis.unconfirmed]
         if fabric.inside:
+            # Healthy pairs there may differ by design, but none fails by design.
+            open_links = [link for link in open_links if link.is_open]
             absent += _contradicted(text, by_rate)
-        else:
-            open_links = (link for diagnosis in diagnoses for link in diagnosis.unconfirmed)
-            pairs = {tuple(sorted((link.source, link.target))) for link in open_links}
-            absent += [f"a clear result for {text.link_name(*pair)}" for pair in sorted(pairs)]
+        absent += _unclear(text, open_links)
         absent += [f"{fabric.name}: {question}" for diagnosis in diagnoses for question in diagnosis.remains]
     unpaired = sorted(evidence.ranks.keys() - paired) if paired and evidence.device_type != "cpu" else []
     if unpaired:
@@ -161,6 +160,16 @@ def _far_better(text: FabricText, rates: LinkRates, findings: Sequence[Finding])
         evidence=(f"{len(fast)} of {len(rates.links)} transfers, such as {', '.join(names)}",),
         action="set links.min_gbps to the rate that every link must reach.",
     )
+
+
+def _unclear(text: FabricText, links: Iterable[DirectedLink]) -> Iterator[str]:
+    """Yield each pair of these links, with the failure of one that came through otherwise."""
+    failed: dict[tuple[int, int], str] = {}
+    for link in links:
+        pair = (min(link.source, link.target), max(link.source, link.target))
+        failed[pair] = f", which {link.times} ({link.failures[0]})" if link.is_open else failed.get(pair, "")
+    for pair, how in sorted(failed.items()):
+        yield f"a clear result for {text.link_name(*pair)}{how}"
 
 
 def _contradicted(text: FabricText, diagnosis: Diagnosis) -> Iterator[str]:

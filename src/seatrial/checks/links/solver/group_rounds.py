@@ -39,7 +39,7 @@ def in_groups(state: SolverState) -> Round | None:
 
 def _dead_links(state: SolverState) -> list[DirectedLink]:
     """Return the links that failed without contention."""
-    return [link for link in state.rates.links.values() if link.uncontended and link.failed]
+    return [link for link in state.rates.links.values() if link.uncontended and link.failed and not link.is_open]
 
 
 def _planned_groups(state: SolverState) -> Iterator[tuple[tuple[int, ...], ...]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.checks.links.solver.records import (
+    FAILURES,
     DirectedLink,
     GroupResult,
     LinkLimits,
@@ -20,6 +22,7 @@ _MAD_TO_SIGMA = 1.4826
 _MEDIAN_WIDTH = 1.2533
 """The median of n normal values has the standard deviation sigma * sqrt(pi / 2) / sqrt(n)."""
 _DEFAULT_SIGMA = 0.05
+_NO_RATE = "no positive rate was measured"
 MOST_REPEATS = 25
 CONTENDED_GROUP = 0.3
 """The loss of a group's median, as a share of ``LinkLimits.effect``, above which its exchanges contended with one
@@ -33,7 +36,7 @@ class LinkRates:
     """All measurements of one quantity, made comparable."""
 
     links: dict[tuple[int, int], DirectedLink]
-    """By (source, target). Measurements with less contention replace the others."""
+    """By (source, target). Rates with less contention replace the others; no round replaces a failure."""
     groups: tuple[GroupResult, ...]
     reference: float | None
     """The rate that healthy pairs reach, in GB/s or 1/cost."""
@@ -116,22 +119,27 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
             if not {result.source, result.target} <= known or result.source == result.target:
                 raise ValueError(f"{result.source} and {result.target} are no pair of the topology's members")
             results.setdefault((result.source, result.target), []).append(result)
-    # Only the measurements with the least contention count, by their median; a failed transfer has the rate 0.
+    # Only the rates with the least contention count, by their median; of what came through, a single failure is none.
     rates: dict[tuple[int, int], tuple[float, int, int, str]] = {}
     starved, rounds = set[tuple[int, int]](), dict[tuple[int, int], list[float]]()
+    tries = _tries(observations)
     for key, many in results.items():
+        failures, num_rounds = tries.get(key, ((), 1))
+        came_through = [result for result in many if _rate(result) > 0]
+        is_open = len(failures) < min(FAILURES, num_rounds)
+        if failures and is_open and (came_through or by_cost):
+            many = came_through
+        if not many:
+            continue
         at_once = min(result.at_once for result in many)
         best = [result for result in many if result.at_once == at_once]
         if any(not (result.failed or result.starved) for result in best):
             best = [result for result in best if not result.starved]
         starved.update({key} if any(result.starved for result in best) else ())
         rounds[key] = [_rate(result) for result in best]
-        rate = median(rounds[key])
-        failed = (
-            ""
-            if rate > 0
-            else next((result.failed for result in best if result.failed), "no positive rate was measured")
-        )
+        rate = 0.0 if failures and not is_open else median(rounds[key])
+        reasons = failures or tuple(result.failed for result in best if result.failed)
+        failed = "" if rate > 0 else min(reasons, default=_NO_RATE)
         rates[key] = (rate, at_once, sum(result.repeats for result in best), failed)
     uncontended = _standard((source, rate) for (source, _), (rate, at_once, *_) in rates.items() if at_once == 1)
     medians = [] if by_cost else [group.gbps for group in observations.groups if group.gbps]
@@ -163,6 +171,11 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
         )
         for (source, target), (rate, at_once, repeats, failed) in rates.items()
     }
+    for key in links.keys() & tries.keys() if not by_cost else ():
+        failures, num_rounds = tries[key]
+        link = replace(links[key], failures=failures, rounds=num_rounds)
+        # One that came through in groups only has no rate.
+        links[key] = replace(link, unsteady=link.unsteady or (link.is_open and bool(link.failed)))
     if reference is not None and not by_cost:
         clean_below = [
             (set(group.members), {(pair.source, pair.target) for pair in group.slow}, max(2, group.at_once))
@@ -171,7 +184,7 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
         ]
         for key, link in list(links.items()):
             # A group with less contention did not list the link as slow, so it was clean there.
-            if any(
+            if not link.failures and any(
                 at_once < link.at_once and inside.issuperset(key) and key not in listed
                 for inside, listed, at_once in clean_below
             ):
@@ -193,6 +206,27 @@ def clean_unless_listed(group: GroupResult, reference: float, limit: float, effe
     if group.gbps is None:
         return False
     return group.gbps * group.listed_below >= (1 - CONTENDED_GROUP * effect) * limit * reference
+
+
+def _tries(observations: Observations) -> dict[tuple[int, int], tuple[tuple[str, ...], int]]:
+    """Return why each direction of a pair failed, once for each round, and the number of its rounds.
+
+    It holds those that failed as a pair. Then a group in which both ends say the same is one more failure, and not
+    two: a pause fails a group, and the half that is tried next.
+    """
+    failures, rounds = dict[tuple[int, int], list[str]](), Counter[tuple[int, int]]()
+    for result in observations.pairs:
+        if result.cost is None:
+            rounds[result.source, result.target] += 1
+            if not _rate(result):
+                failures.setdefault((result.source, result.target), []).append(result.failed or _NO_RATE)
+    groups = [(frozenset(group.members), group) for group in observations.groups] if failures else []
+    for key, reasons in failures.items():
+        inside = [group for members, group in groups if members.issuperset(key)]
+        reported = sorted(group.failed for group in inside if frozenset(key) in group.reports)
+        reasons += reported[:1]
+        rounds[key] += len(reported[:1]) + sum(group.gbps is not None for group in inside)
+    return {key: (tuple(sorted(reasons)), rounds[key]) for key, reasons in failures.items()}
 
 
 def _all_pairs(observations: Observations) -> Iterable[PairResult]:

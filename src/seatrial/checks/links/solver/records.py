@@ -12,6 +12,8 @@ from typing import Literal
 
 MOST_MEETINGS = 2
 """The number of times that a pair is requested in vain."""
+FAILURES = 2
+"""The number of rounds in which a pair or a group has to fail that is clean otherwise."""
 MemberKind = Literal["device", "node"]
 Direction = Literal["both", "send", "receive"]
 
@@ -143,15 +145,35 @@ class DirectedLink:
     repeats: int = 1
     """The number of transfers in all of those measurements."""
     failed: str = ""
+    """Why it fails: it never came through, or failed in ``FAILURES`` rounds."""
     starved: bool = False
     """Whether an end lacked the CPU in all of those measurements."""
     unsteady: bool = False
     """Whether it is slow, but by no more than its rounds differ: one of them reached the limit. It accuses nobody."""
+    failures: tuple[str, ...] = ()
+    """The reason of each round in which it failed, whatever its other rounds were."""
+    rounds: int = 1
+    """The number of rounds in which it was measured."""
 
     @property
     def uncontended(self) -> bool:
         """Whether no other pair was active during the measurement."""
         return self.at_once == 1
+
+    @property
+    def failed_at_times(self) -> bool:
+        """Whether it failed in some rounds, and came through in others."""
+        return 0 < len(self.failures) < self.rounds
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it failed in too few of its rounds to accuse anybody."""
+        return self.failed_at_times and len(self.failures) < FAILURES
+
+    @property
+    def times(self) -> str:
+        """In how many of its rounds it failed, in words."""
+        return f"failed in {len(self.failures)} of {self.rounds} rounds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from seatrial.checks.links.solver.endpoints import (
 )
 from seatrial.checks.links.solver.rates import LinkRates, gather
 from seatrial.checks.links.solver.records import (
+    FAILURES,
     Diagnosis,
     DirectedLink,
     Direction,
@@ -39,8 +40,6 @@ _SIGMAS = 3
 """A link within this many standard deviations of the limit is measured again."""
 ENOUGH_REPEATS = 45
 """The number of transfers from which on the result for a link is final."""
-FAILURES = 2
-"""The number of times that a group has to fail while its pairs are clean."""
 
 
 def solve(observations: Observations, topology: Topology, limits: LinkLimits = _NO_LIMITS) -> Diagnosis:
@@ -74,7 +73,10 @@ def _solve_quantity(observations: Observations, topology: Topology, limits: Link
     named_cuts = tuple(cut for cut in cuts if any(link in switch.evidence for switch in switches for link in cut.links))
     members, switches = join_switches(_suspect_members(endpoints, topology), switches, rates)
     links, unconfirmed = _suspect_links(endpoints, named_cuts, topology, observations.given_up)
-    links = _merge_hubs(links, topology, {end for suspect in members for end in suspect.members})
+    named = {end for suspect in members for end in suspect.members}
+    opened = [link for link in _failed_once(rates, named_cuts, links) if named.isdisjoint((link.source, link.target))]
+    links = _merge_hubs(links, opened, topology, named)
+    unconfirmed += tuple(link for link in opened if link not in unconfirmed)
     # A member that is named for several slow links explains its other slow links, too.
     hubs = {end for suspect in links if suspect.kind == topology.kind for end in suspect.members}
     unconfirmed = tuple(link for link in unconfirmed if hubs.isdisjoint((link.source, link.target)))
@@ -204,13 +206,32 @@ def _suspect_links(
     return found, tuple(unconfirmed)
 
 
-def _merge_hubs(links: Sequence[Suspect], topology: Topology, named: set[int]) -> list[Suspect]:
+def _failed_once(rates: LinkRates, cuts: Sequence[Cut], links: Sequence[Suspect]) -> list[DirectedLink]:
+    """Return the links that failed in one round and came through in others, and that nothing else explains."""
+    explained = {suspect.members for suspect in links}
+    return [
+        link
+        for key, link in sorted(rates.links.items())
+        if link.is_open and (min(key), max(key)) not in explained and not any(cut.holds(link) for cut in cuts)
+    ]
+
+
+def _merge_hubs(
+    links: Sequence[Suspect], opened: Iterable[DirectedLink], topology: Topology, named: set[int]
+) -> list[Suspect]:
     """Replace several slow links of one member by that member: one bad end is likelier than several bad cables.
+
+    ``opened`` failed once, each with another partner; these name a member, and none of them is named itself.
 
     Such a member is bad towards some others only, or only at times. It is named only if enough of its slow links lead
     to members that cannot be at fault themselves; if either end explains the links equally well, the links stay named.
     """
-    left, hubs = list(links), set[int]()
+    once: dict[tuple[int, int], list[DirectedLink]] = {}
+    for link in opened:
+        failed = replace(link, ratio=0.0, rate=0.0, failed=link.failures[0])
+        once.setdefault((min(link.source, link.target), max(link.source, link.target)), []).append(failed)
+    known = [*links, *(_link(pair, failed, ()) for pair, failed in once.items())]
+    left, hubs = known, set[int]()
     while left:
         ends = Counter(end for suspect in left for end in suspect.members)
         most = max(ends.values())
@@ -221,10 +242,10 @@ def _merge_hubs(links: Sequence[Suspect], topology: Topology, named: set[int]) -
     found = []
     # A member that is already named is not named twice.
     for end in sorted(hubs - named):
-        mine = [suspect for suspect in links if end in suspect.members]
+        mine = [suspect for suspect in known if end in suspect.members]
         to_others = [suspect for suspect in mine if (hubs | named).isdisjoint({*suspect.members} - {end})]
         if len(to_others) >= _LEAST_TO_OTHERS:
-            why = f"{len(mine)} of its links are slow, others are not: one end is likelier than {len(mine)} cables"
+            why = f"{len(mine)} of its links are slow or failed: one end is likelier than {len(mine)} cables"
             found.append(_common(topology.kind, (end,), why, mine))
     explained = {suspect.members[0] for suspect in found} | (hubs & named)
     left = [suspect for suspect in links if explained.isdisjoint(suspect.members)]
@@ -314,7 +335,7 @@ def _failed_groups(
     found: list[Suspect] = []
     remains: list[str] = []
     reports: list[tuple[frozenset[int], ...]] = []
-    dead = [key for key, link in rates.links.items() if link.uncontended and link.failed]
+    dead = [key for key, link in rates.links.items() if link.uncontended and link.failed and not link.is_open]
     failed = {
         members: results
         for members, results in failed_groups(rates).items()

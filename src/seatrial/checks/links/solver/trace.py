@@ -10,11 +10,12 @@ questions. There the halving goes on until a member has two partners left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from seatrial.checks.links.solver.endpoints import Endpoints
-from seatrial.checks.links.solver.rates import LinkRates
-from seatrial.checks.links.solver.records import Round
+from seatrial.checks.links.solver.rates import MOST_REPEATS, LinkRates
+from seatrial.checks.links.solver.records import FAILURES, Round
 from seatrial.checks.links.solver.solve import all_clean, failed_groups, has_passed
 from seatrial.checks.links.solver.solver_state import SolverState
 from seatrial.util.round_robin import Pair, round_robin
@@ -22,6 +23,8 @@ from seatrial.util.round_robin import Pair, round_robin
 _MOST_TURNS, _CROWDED_TURNS = 16, 2
 """The largest number of partners that a member meets one after the other in one round of pairs. A turn takes about two
 seconds; halving 16 partners down to one takes four rounds of groups, each of them longer."""
+_MOST_AGAIN = 64
+"""The largest number of directions of pairs that failed once and are measured again."""
 _CROWDED = 0.05
 """The share of simultaneous pairs that may be slow in a fabric without contention: some bad members and noise."""
 Members = tuple[int, ...]
@@ -51,10 +54,21 @@ def trace(state: SolverState) -> Round | None:
 
 
 def failed_once_more(state: SolverState) -> Round | None:
-    """Return the groups that failed once while all their pairs are clean, to measure them again.
+    """Return what failed once and came through otherwise, to measure it again: pairs, then groups.
 
-    A pause of one member fails a group, too, and is over in the second round.
+    A pause of one member fails a pair or a group, too, and is over in the second round. A group came through otherwise
+    if all its pairs are clean.
     """
+    alone = Counter((pair.source, pair.target) for pair in state.observations.pairs if pair.at_once == 1)
+    opened = [(key, link) for key, link in sorted(state.rates.links.items()) if link.is_open]
+    # Many that failed once have a common cause, and stay open questions.
+    pairs = {
+        frozenset(key): (min(key), max(key))
+        for key, link in opened[:_MOST_AGAIN]
+        if (alone[key] < FAILURES or link.rounds <= FAILURES) and not any(map(state.endpoints.bad, key))
+    }
+    if pairs:
+        return Round(pairs=tuple(pairs.values()), turns=len(pairs), repeats=MOST_REPEATS)
     failures = failed_groups(state.rates)
     clean = [members for members in _unexplained(state) if all_clean(members, state.rates)]
     again = [
@@ -121,7 +135,7 @@ def in_turns(turns: Iterable[list[Pair]], repeats: int) -> Round | None:
 
 def _is_explained(members: frozenset[int], rates: LinkRates, endpoints: Endpoints) -> bool:
     """Return True if a dead member or a dead link, repeated or not, explains why the group failed."""
-    dead = (key for key, link in rates.links.items() if link.failed)
+    dead = (key for key, link in rates.links.items() if link.failed and not link.is_open)
     return any(map(endpoints.dead, members)) or any(a in members and b in members for a, b in dead)
 
 
