@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 from conductor.simulated_records import BEHIND, INSIDE
+from conductor.simulated_statuses import AttendedDetector
 from conductor.test_script_stacks import stack
 from event_streams import event_of
 
@@ -14,7 +15,7 @@ from seatrial.protocol.timeouts import PATIENCE_S
 
 def _hang_detector() -> HangDetector:
     """Three ranks of three hosts in a step of ten minutes, the first two of them one phase ahead."""
-    hang_detector = HangDetector({rank: f"host {rank}" for rank in range(3)}, 600.0, 0.0)
+    hang_detector = AttendedDetector({rank: f"host {rank}" for rank in range(3)}, 600.0, 0.0)
     hang_detector.begin(range(3), 600.0, 0.0, together=True)
     _report(hang_detector, 0.0, 6, 6, 5)
     return hang_detector

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from conductor.simulated_records import BEHIND, INSIDE
+from conductor.simulated_statuses import AttendedDetector
 
 from seatrial.conductor.hang_detector import MAX_STACKS, HangDetector
 from seatrial.conductor.rank_status import Suspicion, dead
@@ -18,7 +19,7 @@ def _on_hosts(ranks: int, hosts: int = 1) -> dict[int, str]:
 
 
 def _hang_detector(ranks: int = 3, *, hosts: int = 1, until: float = 100.0) -> HangDetector:
-    hang_detector = HangDetector(_on_hosts(ranks, hosts), until, 0.0)
+    hang_detector = AttendedDetector(_on_hosts(ranks, hosts), until, 0.0)
     hang_detector.begin(range(ranks), until, 0.0, together=True)
     return hang_detector
 
@@ -415,7 +416,7 @@ def test_a_pause_extends_the_deadline() -> None:
 
 
 def test_a_rank_that_works_alone_is_late_whatever_its_stack() -> None:
-    hang_detector = HangDetector(_on_hosts(3), 100.0, 0.0)
+    hang_detector = AttendedDetector(_on_hosts(3), 100.0, 0.0)
     hang_detector.begin(range(3), 10.0, 0.0, together=False)
     hang_detector.finished(0, 0.0)
     hang_detector.stacks = {1: INSIDE, 2: INSIDE}
@@ -426,7 +427,7 @@ def test_a_rank_that_works_alone_is_late_whatever_its_stack() -> None:
 
 
 def test_a_quiet_rank_alone_is_named_once_another_is_done() -> None:
-    hang_detector = HangDetector(_on_hosts(2), 100.0, 0.0)
+    hang_detector = AttendedDetector(_on_hosts(2), 100.0, 0.0)
     hang_detector.begin(range(2), 60.0, 0.0, together=False)
     assert hang_detector.poll(PATIENCE_S) is None
     hang_detector.statuses[0].number = 2
@@ -437,8 +438,9 @@ def test_a_quiet_rank_alone_is_named_once_another_is_done() -> None:
 
 def test_a_deadline_while_all_make_progress_blames_nobody() -> None:
     for together in (True, False):
-        hang_detector = HangDetector(_on_hosts(2), 100.0, 0.0)
+        hang_detector = AttendedDetector(_on_hosts(2), 100.0, 0.0)
         hang_detector.begin(range(2), 60.0, 0.0, together=together)
+        hang_detector.attend(57.0)
         for rank in range(2):
             hang_detector.statuses[rank].update(("R", 50.0, 21, "forward"), 58.0)
         hang_detector.poll(60.0)
@@ -450,9 +452,10 @@ def test_a_deadline_while_all_make_progress_blames_nobody() -> None:
 
 
 def test_a_working_rank_is_late_when_another_is_done() -> None:
-    hang_detector = HangDetector(_on_hosts(2), 100.0, 0.0)
+    hang_detector = AttendedDetector(_on_hosts(2), 100.0, 0.0)
     hang_detector.begin(range(2), 60.0, 0.0, together=False)
     hang_detector.finished(0, 0.0)
+    hang_detector.attend(57.0)
     hang_detector.statuses[1].update(("R", 50.0, 21, "gemm"), 58.0)
     assert hang_detector.poll(60.0) == "deadline"
     assert hang_detector.guilty() == {1}
@@ -461,9 +464,10 @@ def test_a_working_rank_is_late_when_another_is_done() -> None:
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_one_host_that_says_done_at_once_has_nobody_named_as_late(hosts: int) -> None:
     """The step is too short for all."""
-    hang_detector = HangDetector(_on_hosts(hosts, hosts), 100.0, 0.0)
+    hang_detector = AttendedDetector(_on_hosts(hosts, hosts), 100.0, 0.0)
     hang_detector.begin(range(hosts), 60.0, 0.0, together=False)
     hang_detector.finished(0, 0.0)
+    hang_detector.attend(57.0)
     for rank in range(1, hosts):
         hang_detector.statuses[rank].update(("R", 50.0, 21, "gemm"), 58.0)
     assert hang_detector.poll(60.0) == "deadline"
@@ -474,7 +478,7 @@ def test_one_host_that_says_done_at_once_has_nobody_named_as_late(hosts: int) ->
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_a_host_that_claims_to_be_far_ahead_has_no_quiet_rank_named(hosts: int, together: bool) -> None:
-    hang_detector = HangDetector(_on_hosts(2 * hosts, hosts), 100.0, 0.0)
+    hang_detector = AttendedDetector(_on_hosts(2 * hosts, hosts), 100.0, 0.0)
     hang_detector.begin(range(2 * hosts), 600.0, 0.0, together=together)
     for rank in (0, hosts):
         hang_detector.statuses[rank].update(("S", 0.0, 10**12, "x"), 1.0)
@@ -485,7 +489,7 @@ def test_a_host_that_claims_to_be_far_ahead_has_no_quiet_rank_named(hosts: int, 
 
 
 def test_one_host_that_is_ready_at_once_has_nobody_named() -> None:
-    hang_detector = HangDetector(_on_hosts(3, 3), 10.0, 0.0)
+    hang_detector = AttendedDetector(_on_hosts(3, 3), 10.0, 0.0)
     hang_detector.finished(0, 0.0)
     assert hang_detector.poll(10.0) == "deadline"
     assert hang_detector.guilty() == set()
@@ -493,7 +497,7 @@ def test_one_host_that_is_ready_at_once_has_nobody_named() -> None:
 
 def test_what_most_hosts_say_names_a_rank() -> None:
     for together in (True, False):
-        hang_detector = HangDetector(_on_hosts(6, 3), 100.0, 0.0)
+        hang_detector = AttendedDetector(_on_hosts(6, 3), 100.0, 0.0)
         hang_detector.begin(range(6), 60.0, 0.0, together=together)
         for rank in (0, 1, 3, 4):
             hang_detector.statuses[rank].number = 2
@@ -550,7 +554,7 @@ def test_a_rank_that_says_itself_that_it_stands_elsewhere_is_named(
 
 
 def test_stacks_of_as_many_hosts_as_possible_are_requested() -> None:
-    hang_detector = HangDetector({rank: f"host {rank // 8}" for rank in range(8 * MAX_STACKS)}, 100.0, 0.0)
+    hang_detector = AttendedDetector({rank: f"host {rank // 8}" for rank in range(8 * MAX_STACKS)}, 100.0, 0.0)
     hang_detector.begin(range(8 * MAX_STACKS), 100.0, 0.0, together=True)
     assert _request_stacks(hang_detector, PATIENCE_S) == list(range(0, 8 * MAX_STACKS, 8))
 
@@ -569,6 +573,6 @@ def test_a_rank_that_others_may_have_ended_is_not_left_out(
     phase: str, num_hosts: int, line: str, guilty: set[int]
 ) -> None:
     """Another rank may have sent the bytes that ended it while it connected."""
-    detector = HangDetector({0: "a", 1: "b"}, 100.0, 0.0)
+    detector = AttendedDetector({0: "a", 1: "b"}, 100.0, 0.0)
     detector.suspect(dead(1, phase, -11, is_oom=False, num_hosts=num_hosts, device_lines=[line]), 1.0)
     assert detector.guilty() == guilty

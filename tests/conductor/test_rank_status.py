@@ -53,6 +53,7 @@ def _status(
         blocked_since=blocked_since,
         entered_at=entered_at,
         seen_at=NOW,
+        known_until=NOW,
     )
 
 

@@ -15,6 +15,7 @@ from conductor.served import served as _served
 from conductor.simulated_agents import SimulatedFleet
 from conductor.simulated_program import Act, SimulatedProgram, config
 from conductor.simulated_records import STEPS, Planted, RunRecord
+from conductor.simulated_statuses import AttendedDetector
 from conductor.stub_agent import StubAgent
 from conductor.test_steps_of_agents import OF_AGENTS
 from event_streams import event_of
@@ -59,7 +60,7 @@ def _two_of_three_go_on(at: float, until: float, says: str) -> HangDetector:
 
     ``at``: when they go on. ``until``: the deadline of the step.
     """
-    detector = HangDetector({0: "a", 1: "b", 2: "c"}, 0.0, 0.0)
+    detector = AttendedDetector({0: "a", 1: "b", 2: "c"}, 0.0, 0.0)
     detector.begin((0, 1, 2), until, 0.0, together=False)
     for rank in range(3):
         detector.statuses[rank].update(("S", 1.0, 1, "phase"), 1.0)

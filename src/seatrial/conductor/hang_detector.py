@@ -12,7 +12,7 @@ from seatrial.conductor.cancellation import STOP_HEARD_S
 from seatrial.conductor.rank_status import Deadline, RankStatus, Suspicion
 from seatrial.protocol.events import TroubleEvent
 from seatrial.protocol.rank_stacks import innermost_frame
-from seatrial.protocol.timeouts import PATIENCE_S
+from seatrial.protocol.timeouts import NODE_SILENT_S, PATIENCE_S
 
 GRACE_S = 1.0
 """Time from the first suspicion to trouble: the first report is seldom the cause."""
@@ -33,7 +33,7 @@ class HangDetector:
     def __init__(self, hosts: Mapping[int, str], until: float, now: float) -> None:
         """Begin the start of the ranks, which ends at ``until``. ``hosts``: rank -> its host."""
         self._hosts = hosts
-        self.statuses = {rank: RankStatus(moved_at=now) for rank in hosts}
+        self.statuses = {rank: RankStatus(moved_at=now, known_until=now) for rank in hosts}
         self.starting = True
         self.request_number = 0
         """Number of the last request for stacks, which the answers repeat."""
@@ -136,7 +136,7 @@ class HangDetector:
         ahead = rank_status.find_ahead(statuses, had_not_finished, self._hosts, seen_at)
         if self.starting:
             self.suspicions = rank_status.stopped(statuses, waiting, now)
-            if not self.suspicions and now >= self._until:
+            if not self.suspicions and self._is_late(now):
                 self.suspicions = rank_status.at_start_deadline(statuses, waiting, ahead, now)
                 return "deadline"
             return "trouble" if self.suspicions else None
@@ -145,15 +145,15 @@ class HangDetector:
             self.suspicions = suspects
             return "trouble"
         if not self._together:  # a rank that works alone waits for nobody, whatever its stack
-            if now < self._until:
+            if not self._is_late(now):
                 return None
-            self.suspicions = rank_status.alone_at_deadline(statuses, waiting, ahead, now, self._deadline)
+            self.suspicions = rank_status.alone_at_deadline(statuses, waiting, ahead, seen_at, self._deadline)
             return "deadline"
         self._forget_stale_stacks(now)
         absent = [suspicion.rank for suspicion in suspects if suspicion.rank is not None]
         self._candidates = absent or rank_status.idle(statuses, waiting, now)
         self._wanted = bool(self._candidates) or now >= self._until
-        if not self._wanted or not self._has_stacks(now):
+        if not self._wanted or not self._has_stacks(now) or (now >= self._until and not self._is_late(now)):
             return None
         # A rank with fewer phases may only wait, for a message that was lost on its way: its stack shows that.
         asked = {rank: self._hosts[rank] for rank in self._requested if rank in self._waiting}
@@ -167,6 +167,14 @@ class HangDetector:
             return "deadline"
         self.suspicions = rank_status.all_wait(statuses, waiting, stacks, now)
         return "trouble" if self.suspicions else None
+
+    def _is_late(self, now: float) -> bool:
+        """Return whether the deadline has passed, and what was sent before it has arrived.
+
+        A status that came later shows that, or else the silence of a node ends the step.
+        """
+        all_seen = all(self.statuses[rank].known_until >= self._until for rank in self._waiting)
+        return now >= self._until and (all_seen or now >= self._until + NODE_SILENT_S)
 
     def stacks_to_request(self, now: float) -> list[int]:
         """Return the ranks whose stacks are needed now: once, and again where they are stale or an answer shows none.
@@ -210,7 +218,8 @@ class HangDetector:
         return [rank for _, rank in sorted(in_turn, key=lambda turn: turn[0])]
 
     def _progress(self, rank: int, now: float) -> tuple[int, bool]:
-        return self.statuses[rank].number, rank_status.is_quiet(self.statuses[rank], now)
+        status = self.statuses[rank]
+        return status.number, status.still_s(now) >= PATIENCE_S
 
     def _has_stacks(self, now: float) -> bool:
         """Return whether each rank that was asked, and has not finished, showed its stack, or was silent for long."""

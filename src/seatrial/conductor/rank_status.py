@@ -16,7 +16,7 @@ from seatrial.conductor.origin import brief
 from seatrial.protocol.connecting import may_come_from_others
 from seatrial.protocol.own_errors import is_of_device
 from seatrial.protocol.rank_stacks import innermost_frame
-from seatrial.protocol.timeouts import PATIENCE_S, STUCK_S, patience_s
+from seatrial.protocol.timeouts import PATIENCE_S, STATUS_S, STUCK_S, patience_s
 
 _WAITS = (
     "/torch/distributed/",
@@ -31,6 +31,8 @@ _INSIDE = (*_WAITS, "/torch/autograd/")
 
 _CPU_NOISE_S = 0.2
 """CPU time that a waiting process may use within PATIENCE_S without counting as progress."""
+_UNKNOWN_S = 3 * STATUS_S
+"""After so long without a status nobody knows what a rank does: an agent that reads stacks leaves one or two out."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,11 +55,25 @@ class RankStatus:
     """Since when it has been in state T or D without a break, as statuses of this step show. None: it is not."""
     seen_at: float = 0.0
     """Time of this status."""
+    known_until: float = 0.0
+    """Until when statuses show what it did: late ones come all at once, and the first one is as old as the wait."""
 
     @property
     def is_blocked(self) -> bool:
         """Whether statuses have shown it in state T or D for PATIENCE_S. An agent may be able to send none for long."""
         return self.blocked_since is not None and self.seen_at - self.blocked_since >= PATIENCE_S
+
+    def still_s(self, now: float) -> float:
+        """Return for how long statuses until ``now`` have shown no progress."""
+        return min(now, self.known_until) - self.moved_at
+
+    def in_phase_s(self, now: float) -> float:
+        """Return for how long statuses until ``now`` have shown it in its phase."""
+        return min(now, self.known_until) - self.entered_at
+
+    def is_known(self, now: float) -> bool:
+        """Return whether its last status says what it does at ``now``."""
+        return now - self.seen_at <= _UNKNOWN_S
 
     def begin(self, now: float) -> None:
         """Begin a step: what the rank did, and waited for, before counts no more."""
@@ -68,6 +84,7 @@ class RankStatus:
         """Take in (state, CPU seconds, phases entered, phase) as the agent read them."""
         state, cpu_s, number, phase = status
         self.seen_at = now
+        self.known_until = min(now, self.known_until + _UNKNOWN_S)
         moved = number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S
         if moved:
             self.moved_at, self.cpu_s = now, cpu_s
@@ -84,6 +101,7 @@ class RankStatus:
         self.moved_at += missed_s
         self.entered_at += missed_s
         self.seen_at += missed_s
+        self.known_until += missed_s
         if self.blocked_since is not None:
             self.blocked_since += missed_s
 
@@ -204,13 +222,13 @@ def suspects(
 
 
 def is_quiet(status: RankStatus, now: float) -> bool:
-    """Return whether a rank has made no progress for PATIENCE_S."""
-    return now - status.moved_at >= PATIENCE_S
+    """Return whether a rank has made no progress for PATIENCE_S, as its statuses show; not if the last one is old."""
+    return status.is_known(now) and status.still_s(now) >= PATIENCE_S
 
 
 def idle(statuses: Mapping[int, RankStatus], waiting: Collection[int], now: float) -> list[int]:
     """Return the quiet ranks with the fewest phases, if no rank enters a phase: they hang, or wait for others."""
-    if any(now - statuses[rank].entered_at < PATIENCE_S for rank in waiting):
+    if any(statuses[rank].in_phase_s(now) < PATIENCE_S for rank in waiting):
         return []
     fewest = min((statuses[rank].number for rank in waiting), default=0)
     return [rank for rank in waiting if statuses[rank].number == fewest and is_quiet(statuses[rank], now)]
@@ -264,7 +282,8 @@ def all_wait(
     So a link that carries nothing ends a step of hours in minutes. Each rank must have shown its stack: one that is
     outside may still come.
     """
-    if all(now - statuses[rank].moved_at >= STUCK_S and is_inside(stacks.get(rank, ""), _WAITS) for rank in waiting):
+    quiet = all(statuses[rank].is_known(now) and statuses[rank].still_s(now) >= STUCK_S for rank in waiting)
+    if quiet and all(is_inside(stacks.get(rank, ""), _WAITS) for rank in waiting):
         return _all("stuck", statuses, waiting, now)
     return []
 
@@ -374,7 +393,7 @@ def alone_at_deadline(
         rank
         for rank in sorted(waiting)
         if (ahead.done and not deadline.cut_short)
-        or now - (statuses[rank].moved_at if computes else statuses[rank].entered_at) >= patience_s(deadline.allowed_s)
+        or _is_late(statuses[rank], deadline.allowed_s, now, computes=computes)
     ]
     return [
         *blocked,
@@ -384,7 +403,14 @@ def alone_at_deadline(
 
 def _is_still(status: RankStatus, allowed_s: float, now: float) -> bool:
     """Return whether a rank has been in one phase for PATIENCE_S, or for less in a short step without CPU time."""
-    return now - status.entered_at >= PATIENCE_S or now - status.moved_at >= patience_s(allowed_s)
+    is_still = status.in_phase_s(now) >= PATIENCE_S or status.still_s(now) >= patience_s(allowed_s)
+    return is_still and status.is_known(now)
+
+
+def _is_late(status: RankStatus, allowed_s: float, now: float, *, computes: bool) -> bool:
+    """Return whether a rank that works alone has stood still; one that ``computes`` may do so in one phase."""
+    still_s = status.still_s(now) if computes else status.in_phase_s(now)
+    return still_s >= patience_s(allowed_s) and status.is_known(now)
 
 
 def _all(
