@@ -6,12 +6,12 @@ import contextlib
 import io
 import socket
 import threading
-import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from conductor.stub_agent import RUN, TOKEN
 
+from seatrial.conductor.clock import clock_s
 from seatrial.conductor.config import TrialConfig
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import StepPlan
@@ -42,7 +42,7 @@ class Served:
             backend="gloo",
             suspects=lambda check, events: (),
         )
-        conductor = TrialConductor(self.config, time.monotonic())
+        conductor = TrialConductor(self.config, clock_s())
         arguments = (conductor, nodes, Source(RUN, "conductor"), self._on_idle)
         self.thread = threading.Thread(target=self.server.serve, args=arguments)
 

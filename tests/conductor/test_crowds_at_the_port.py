@@ -19,6 +19,7 @@ from conductor.stub_agent import RUN, TOKEN, StubAgent
 
 from seatrial.agent import agent_main
 from seatrial.conductor import server, strangers
+from seatrial.conductor.clock import clock_s
 from seatrial.conductor.node_addresses import source_of
 from seatrial.conductor.peer import Peer
 from seatrial.conductor.server import Server
@@ -143,7 +144,7 @@ def test_an_agent_joins_while_a_neighbor_connects_without_end() -> None:
 
 def test_a_deadline_passes_while_a_neighbor_connects_without_end() -> None:
     with _served() as served:
-        conductor = TrialConductor(dataclasses.replace(served.config, join_timeout_s=3.0), time.monotonic())
+        conductor = TrialConductor(dataclasses.replace(served.config, join_timeout_s=3.0), clock_s())
         other = Server("127.0.0.1", lambda node: TOKEN, served.events.append)
         with _flooded(other.port):
             began = time.monotonic()

@@ -7,13 +7,13 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 from conductor.stub_agent import TOKEN
 
 from seatrial.agent import agent_main
+from seatrial.conductor.clock import clock_s
 from seatrial.conductor.server import Server
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
@@ -29,7 +29,7 @@ def _server(addresses: dict[int, set[str]]) -> Server:
 
 def _hear(server: Server) -> None:
     server._selector.select(timeout=20.0)
-    server._read_round(time.monotonic())
+    server._read_round(clock_s())
 
 
 @pytest.mark.parametrize("addresses", [{}, {0: {"127.0.0.1"}}], ids=["any address", "its own address"])

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conductor.simulated_program import Act, SimulatedProgram, config
 from event_streams import event_of
 
-from seatrial.conductor import pauses
+from seatrial.conductor import clock, pauses
 from seatrial.conductor.pauses import Pauses
 
 _STOPPED = """
@@ -54,6 +56,43 @@ def test_a_process_that_works_was_not_paused(does: str, monkeypatch: pytest.Monk
         else:
             time.sleep(2.0)
         assert watch.missed_s() == 0.0
+
+
+@pytest.mark.parametrize(("used_s", "missed_s"), [(4.0, 0.0), (0.1, 4.9)])
+def test_a_message_that_keeps_all_threads_waiting_is_no_pause(
+    used_s: float, missed_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoding of a large one takes seconds of CPU time."""
+    times = {"clock": 10.0, "cpu": 1.0}
+    monkeypatch.setattr(pauses, "clock_s", lambda: times["clock"])
+    monkeypatch.setattr(pauses, "time", SimpleNamespace(process_time=lambda: times["cpu"]))
+    watch = Pauses()
+    times["clock"] += 5.0
+    times["cpu"] += used_s
+    assert watch.missed_s() == pytest.approx(missed_s)
+
+
+def test_a_machine_that_slept_was_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLOCK_MONOTONIC of Linux stands still meanwhile."""
+    asleep_s = 0.0
+
+    def read(number: int) -> float:
+        return time.monotonic() + (asleep_s if number == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr(clock, "time", SimpleNamespace(clock_gettime=read))
+    watch = Pauses()
+    assert watch.missed_s() == 0.0
+    asleep_s = 300.0
+    assert 299.0 < watch.missed_s() < 301.0
+
+
+def test_the_conductor_has_one_clock() -> None:
+    root = Path(pauses.__file__).parent
+    assert [path.name for path in root.rglob("*.py") if "time.monotonic()" in _code(path)] == []
+
+
+def _code(path: Path) -> str:
+    return "\n".join(line for line in path.read_text().splitlines() if not line.lstrip().startswith("#"))
 
 
 def test_after_a_pause_the_first_error_waits_for_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 from conductor.simulated_agents import SimulatedFleet
 from conductor.simulated_records import BEHIND, EPOCH_S, INSIDE, SimulatedAgent, SimulatedRank
+from conductor.test_steps_of_agents import OF_AGENTS
 from event_streams import event_of
 
 from seatrial.conductor.hang_detector import HangDetector
 from seatrial.conductor.rank_status import RankStatus, is_quiet
 from seatrial.conductor.steps import StepPlan
+from seatrial.judge.conclude import conclude
 from seatrial.protocol.timeouts import PATIENCE_S
 
 
@@ -39,7 +42,9 @@ class _StalledFleet(SimulatedFleet):
         return EPOCH_S + start + for_s if EPOCH_S + start <= at < EPOCH_S + start + for_s else at
 
     def _to_conductor(self, agent: SimulatedAgent, action: Callable[[], None]) -> None:
-        at = max(self._arrives_at(agent.node, self.now + 0.005), agent.to_conductor + 1e-6)
+        start, end = self._suspended
+        at = self._arrives_at(agent.node, self.now + 0.005)
+        at = max(end + 0.0005 if start <= at < end else at, agent.to_conductor + 1e-6)
         agent.to_conductor = at
         self.later(at - self.now, action)
 
@@ -82,7 +87,7 @@ def test_ranks_that_compute_in_a_stall_are_not_absent(nodes: int, for_s: float) 
             nodes=nodes,
             nproc_per_node=8,
             steps=_alone(200.0),
-            stalled=lambda node, start=start: (start, for_s if node == nodes - 1 else 0.0),  # type: ignore[misc]
+            stalled=lambda node, start=start: (start, for_s),  # type: ignore[misc]
             last_word_s=start - 0.05,
         ).run()
         assert (record.seen(), [event["outcome"] for event in record.of("step_end")]) == ([], ["done"]), start
@@ -101,9 +106,7 @@ def test_what_was_sent_before_a_deadline_counts_in_a_stall(for_s: float) -> None
 
 
 def test_a_rank_that_hangs_is_named_in_spite_of_a_stall() -> None:
-    record = _StalledFleet(
-        nodes=3, steps=_alone(200.0), works_s=8.0, hangs=1, stalled=lambda node: (10.0, 12.0)
-    ).run()
+    record = _StalledFleet(nodes=3, steps=_alone(200.0), works_s=8.0, hangs=1, stalled=lambda node: (10.0, 12.0)).run()
     assert record.seen() == [("absent", 1)]
     assert record.of("step_end")[0]["seconds"] < 40.0
 
@@ -135,3 +138,84 @@ def test_the_first_of_many_late_statuses_shows_no_rank_quiet() -> None:
     for _ in range(14):
         status.update(("S", 0.0, 0, ""), PATIENCE_S + 3.0)
     assert is_quiet(status, PATIENCE_S + 3.0)
+
+
+@pytest.mark.parametrize("before", [(), OF_AGENTS], ids=["ranks", "agents"])
+@pytest.mark.parametrize("seed", range(6))
+def test_nodes_that_are_heard_again_at_once_are_not_named(seed: int, before: tuple[StepPlan, ...]) -> None:
+    """TCP sends the data of each connection again after another while."""
+    again = random.Random(seed)
+    ends = [again.uniform(14.0, 15.5) for _ in range(8)]
+    start = 2.2 if before else 30.0
+    fleet = _StalledFleet(nodes=8, steps=(*before, *_alone(200.0)), stalled=lambda node: (start, ends[node]))
+    record = fleet.run()
+    outcomes = [event["outcome"] for event in record.of("step_end")]
+    assert (record.seen(), outcomes) == ([], ["done"] * (len(before) + 1))
+
+
+@pytest.mark.parametrize("for_s", [14.5, 60.0])
+def test_a_stall_hides_no_other_fault(for_s: float) -> None:
+    record = _StalledFleet(
+        nodes=4,
+        steps=_alone(200.0),
+        at_s=[(44.7, lambda fleet: fleet.lose(3))],
+        stalled=lambda node: (30.0, for_s if node == 1 else 0.0),
+    ).run()
+    assert record.seen() == ([("lost", 3)] if for_s < 20.0 else [("lost", 3), ("silent", 1)])
+
+
+def test_a_node_that_speaks_now_and_then_hides_no_silent_one() -> None:
+    """It is silent for a little more than 15 s each time, which has the grace of the other one last a little longer."""
+    starts = [30.0 + 15.9 * number for number in range(8)]
+
+    def stalled(node: int) -> tuple[float, float]:
+        if node == 2:
+            return 33.0, 600.0
+        passed = [start for start in starts if node == 1 and start <= fleet.now - EPOCH_S]
+        return (passed[-1] if passed else 0.0), 15.8 if passed else 0.0
+
+    fleet = _StalledFleet(nodes=4, steps=_alone(300.0), works_s=200.0, stalled=stalled)
+    record = fleet.run()
+    assert ("silent", 2) in record.seen()
+    assert record.of("trouble")[0]["t"] - EPOCH_S < 33.0 + 15.0 + 8.0
+
+
+@pytest.mark.parametrize("asleep_s", [40.0, 300.0])
+@pytest.mark.parametrize("at", [-1, 0, 1, 2])
+@pytest.mark.parametrize("how", ["closed", "silent"])
+def test_a_controller_that_slept_names_no_node(how: str, at: int, asleep_s: float) -> None:
+    """Its agents have ended, or their connections are forgotten: nothing arrives when it wakes."""
+
+    def cut(fleet: SimulatedFleet) -> None:
+        for node, agent in fleet._agents.items():
+            if at in (-1, node):
+                agent.silent, agent.open = True, False
+                if how == "closed":
+                    lost = partial(fleet.conductor.lost, node, "the control connection was closed")
+                    fleet._to_conductor(agent, lambda lost=lost: fleet._carry_out(lost(fleet.now)))  # type: ignore[misc]
+
+    fleet = _StalledFleet(
+        nodes=3,
+        steps=_alone(400.0),
+        works_s=90.0 + asleep_s,
+        stalled=lambda node: (0.0, 0.0),
+        suspended=(30.0, asleep_s),
+        at_s=[(31.0, cut)],
+    )
+    record = fleet.run()
+    assert record.seen("lost", "silent", "dead", "late", "absent") == []
+    notes = [note["text"] for note in record.of("note")]
+    assert any("sent nothing to the agents for" in note or "received nothing" in note for note in notes), notes
+    assert not any(finding.severity == "fail" for finding in conclude(record.events).findings)
+
+
+def test_a_node_that_is_lost_long_after_the_sleep_is_named() -> None:
+    fleet = _StalledFleet(
+        nodes=3,
+        steps=_alone(400.0),
+        works_s=200.0,
+        stalled=lambda node: (0.0, 0.0),
+        suspended=(30.0, 27.5),
+        at_s=[(90.0, lambda fleet: fleet.lose(1))],
+    )
+    assert fleet.run().seen() == [("lost", 1)]

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.agent import agent_main
+from seatrial.conductor.clock import clock_s
 from seatrial.conductor.server import Server
 from seatrial.errors import RequestError
 from seatrial.folders import make_private
@@ -352,7 +353,7 @@ def _greet_once(server: Server) -> None:
     until = time.monotonic() + 15.0
     with contextlib.suppress(AttributeError):  # it has no conductor that an agent could join
         while time.monotonic() < until:
-            server._read_round(time.monotonic() + 0.1)
+            server._read_round(clock_s() + 0.1)
 
 
 def test_munge_without_its_daemon_is_a_sentence(munged: subprocess.Popen[bytes]) -> None:

@@ -132,9 +132,9 @@ class BaseConductor(ABC):
             self._heartbeat_at = now
             self._send_all(Heartbeat(kind="heartbeat"))
         for node, heard_at in self._heard_at.items():
-            if node not in self._gone and read_until - heard_at > NODE_SILENT_S:
+            if node not in self._gone and self._is_silent(node):
                 self._node_silent(node, read_until - heard_at, now)
-        if self.state in (State.START, State.STEP, State.RUN):
+        if self.state in (State.AGENTS, State.START, State.STEP, State.RUN):
             self._watch(now)
         elif read_until >= self._until:
             self._overdue(now)
@@ -180,7 +180,7 @@ class BaseConductor(ABC):
 
     @abstractmethod
     def _watch(self, now: float) -> None:
-        """Look for hangs and deadlines while the ranks start, run a step or run a program."""
+        """Look for hangs and deadlines while agents or ranks run a step, and while ranks start or run a program."""
 
     @abstractmethod
     def _generation_killed(self, now: float) -> None:
@@ -200,15 +200,18 @@ class BaseConductor(ABC):
 
     # Shared steps
 
-    def _unheard_s(self, now: float) -> float:
-        """Return for how long the agents hear nothing from this process, or did not a moment ago; 0: they hear it.
+    def _is_silent(self, node: int) -> bool:
+        return self._read_until - self._heard_at.get(node, self._read_until) > NODE_SILENT_S
 
-        Agents that end then do so because of this process.
+    def _unheard_s(self, node: int, now: float) -> float:
+        """Return for how long the agents hear nothing from this process, or did not when it last heard that node.
+
+        An agent that ends then, or whose connection breaks, does so because of this process. 0: they hear it.
         """
         if now - self._heartbeat_at > _LONGEST_GAP_S:
             return now - self._heartbeat_at
         ended_at, unheard_s = self._last_gap
-        return unheard_s if now - ended_at < NODE_SILENT_S else 0.0
+        return unheard_s if self._heard_at.get(node, now) - ended_at < NODE_SILENT_S else 0.0
 
     def _note_started(self, ranks: Collection[int]) -> None:
         self._printing |= {(rank, self._generation) for rank in ranks}

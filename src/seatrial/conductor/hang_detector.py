@@ -16,6 +16,9 @@ from seatrial.protocol.timeouts import NODE_SILENT_S, PATIENCE_S
 
 GRACE_S = 1.0
 """Time from the first suspicion to trouble: the first report is seldom the cause."""
+_RETURN_S = 5.0
+"""After a stall of the control network nodes are silent, and heard again, one after the other: while only silent ones
+are suspected each such event lengthens the grace, until then."""
 _SILENT_S = 10.0
 """A host under load takes its time: until then nothing is known of a rank whose stack has not come, and nothing is
 decided, at the deadline neither. Shorter than PATIENCE_S, after which the stacks of ranks that spin are requested
@@ -54,8 +57,8 @@ class HangDetector:
         self._done_at: dict[int, float] = {}
         self._waiting = dict.fromkeys(self.asked)
         self.suspicions: list[Suspicion] = []
-        self.may_be_stopped = True
-        """All that was heard are complaints of the fabric, and ranks that a signal ended which stops jobs."""
+        self._ends_otherwise = False
+        """Something else than a suspicion ends the step."""
         self._reported: set[tuple[str, int | None, int | None]] = set()
         """Kind, rank and node of each suspicion that was reported."""
         self._hears_stop = False
@@ -64,6 +67,7 @@ class HangDetector:
         """Rank -> the answer of its agent, which is empty or half of a stack where the rank took too long."""
         self._until, self._together = until, together
         self._deadline = Deadline(allowed_s=until - now, cut_short=cut_short)
+        self._grace_began = now
         self._grace_until: float | None = None
         self._polled_at = now
         self._wanted = False
@@ -79,6 +83,14 @@ class HangDetector:
     def calm(self) -> bool:
         """No rank is suspected, and nothing else ends the step."""
         return self._grace_until is None
+
+    @property
+    def may_be_stopped(self) -> bool:
+        """All that was heard are complaints of the fabric, and ranks that a signal ended which stops jobs."""
+        return all(
+            suspicion.stopped_from_outside or (suspicion.how, suspicion.detail) == ("error", "fabric")
+            for suspicion in self.suspicions
+        )
 
     @property
     def complete(self) -> bool:
@@ -109,17 +121,39 @@ class HangDetector:
             return
         self._reported.add(origin)
         self.suspicions.append(suspicion)
-        if (suspicion.how, suspicion.detail) != ("error", "fabric"):
-            self.may_be_stopped &= suspicion.stopped_from_outside
-        self.end_soon(now)
+        self._begin_grace(now)
+        self._await_silent(now)
         if suspicion.stopped_from_outside and self.may_be_stopped and not self._hears_stop:
             self._hears_stop = True
             self._grace_until = max(self._grace_until or now, now + STOP_HEARD_S)
 
     def end_soon(self, now: float) -> None:
         """End the step as a suspicion does, with all that is heard until then: something else ends it."""
+        self._ends_otherwise = True
+        self._begin_grace(now)
+
+    def silent_nodes(self) -> set[int]:
+        """Return the nodes that are suspected because they are silent."""
+        silent = (suspicion.node for suspicion in self.suspicions if suspicion.how == "silent")
+        return {node for node in silent if node is not None}
+
+    def heard_again(self, nodes: Collection[int], now: float) -> None:
+        """Take back that these nodes are silent, and go on if nothing else ends the step."""
+        self._reported -= {("silent", None, node) for node in nodes}
+        self.suspicions = [other for other in self.suspicions if other.how != "silent" or other.node not in nodes]
+        if self.suspicions or self._ends_otherwise:
+            self._await_silent(now)
+        else:
+            self._grace_until = None
+
+    def _begin_grace(self, now: float) -> None:
         if self._grace_until is None:
-            self._grace_until = now + GRACE_S
+            self._grace_began, self._grace_until = now, now + GRACE_S
+
+    def _await_silent(self, now: float) -> None:
+        """Lengthen the grace if only silent nodes end the step: some were just silent, or were just heard again."""
+        if not self._ends_otherwise and len(self.silent_nodes()) == len(self.suspicions):
+            self._grace_until = max(self._grace_until or now, min(now, self._grace_began + _RETURN_S) + GRACE_S)
 
     def poll(self, now: float) -> Literal["trouble", "deadline"] | None:
         """Return whether the step must end now; ``suspicions`` then holds the reason.
@@ -297,5 +331,6 @@ class HangDetector:
         self._next_request_at += missed_s
         if self._requested_at is not None:
             self._requested_at += missed_s
+        self._grace_began += missed_s
         if self._grace_until is not None:
             self._grace_until += missed_s

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from seatrial.conductor.clock import clock_s
 from seatrial.conductor.event_allowance import EventAllowance
 from seatrial.protocol.line_tags import LineTags
 from seatrial.protocol.wire import Decoder, encode
@@ -62,7 +62,7 @@ class Peer:
         """Node, nonce and challenge after ``hello``, until the proof."""
         self.credential: tuple[str, str] | None = None
         """The proof, and the credential of munge that came with it, where one is asked for."""
-        self.since = time.monotonic()
+        self.since = clock_s()
         self.lines: deque[bytes] = deque()
         """Whole lines that were received and not taken in."""
         self.buffer = b""
@@ -87,7 +87,7 @@ class Peer:
 
     def count(self, kept_bytes: int) -> bool:
         """Count a message. Returns whether the agent is still within its allowance."""
-        self.floods = self.floods or not self.allowance.take(kept_bytes, time.monotonic())
+        self.floods = self.floods or not self.allowance.take(kept_bytes, clock_s())
         return not self.floods
 
     def count_last(self) -> bool:

@@ -269,7 +269,7 @@ class ProgramConductor(BaseConductor):
             and not is_of_device(said)
             and may_come_from_others(phase, code, is_oom=is_oom),
         )
-        if ended.ours and self.state is State.RUN and self._unheard_s(now):
+        if ended.ours and self.state is State.RUN and self._unheard_s(self._nodes[rank], now):
             self._node_lost(self._nodes[rank], "its agent ended its ranks", now)
         if ended.failed:
             self._failed_at = self._failed_at or now
@@ -462,7 +462,7 @@ class ProgramConductor(BaseConductor):
             self._failure = self._failure or lost_nodes([self._loss(node, detail, now)])
 
     def _loss(self, node: int, detail: str, now: float) -> Loss:
-        return Loss(node=node, at=now, detail=detail, unheard_s=self._unheard_s(now))
+        return Loss(node=node, at=now, detail=detail, unheard_s=self._unheard_s(node, now))
 
     def _give_up(self, nodes: Mapping[int, str], now: float) -> None:
         """Stop: no rank is running, and without these nodes none will. ``nodes``: node -> how it was lost."""

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from seatrial.conductor.actions import Actions, Conductor
+from seatrial.conductor.clock import clock_s
 from seatrial.conductor.event_allowance import BURST_BYTES, BYTES_PER_S
 from seatrial.conductor.node_addresses import is_unknown, may_be, place_of, source_of, surely_another
 from seatrial.conductor.origin import NumberError, OriginError
@@ -100,7 +101,7 @@ class Server:
         self._selector.register(self._listener, selectors.EVENT_READ, self._door)
         self._waiting: set[Peer] = set()
         """Peers with lines that were received and not taken in."""
-        self._turns = ReadingTurns(time.monotonic())
+        self._turns = ReadingTurns(clock_s())
         self._pauses = Pauses()
 
     def serve(
@@ -116,12 +117,12 @@ class Server:
         detail) reports that node as lost.
         """
         self._conductor, self._nodes, self._source, self._over = conductor, nodes, source, False
-        next_tick = time.monotonic()
+        next_tick = clock_s()
         with self._pauses.watched():
             while not self._over:
                 self._read_round(next_tick)
-                if time.monotonic() >= next_tick:
-                    next_tick = time.monotonic() + _TICK_S
+                if clock_s() >= next_tick:
+                    next_tick = clock_s() + _TICK_S
                     self._tick(on_idle(self._connected()))
         self.close()
 
@@ -137,7 +138,7 @@ class Server:
         """Return the time for a call of the conductor, which hears first whether this process was paused."""
         if missed_s := self._pauses.missed_s():
             self._conductor.paused(missed_s)
-        return time.monotonic()
+        return clock_s()
 
     @property
     def members(self) -> Collection[int]:
@@ -198,7 +199,7 @@ class Server:
 
     def _read_round(self, until: float) -> None:
         """Wait for something to read, and read: strangers, then newcomers, then agents in turn until that time."""
-        at = time.monotonic()
+        at = clock_s()
         ready = self._selector.select(timeout=0.0 if self._waiting else max(0.0, min(_TICK_S, until - at)))
         readable = {key.data for key, mask in ready if mask & selectors.EVENT_READ} | self._waiting
         # Once all have joined nobody waits for those at the door.
@@ -213,16 +214,16 @@ class Server:
         # After them: what a new connection displaces may have said hello by now.
         if self._door in readable:
             self._accept()
-        until = max(until, time.monotonic() + _TURN_S)
+        until = max(until, clock_s() + _TURN_S)
         for peer in self._turns.in_turn(readable - strangers - {self._door}):
             self._read(peer)
-            if time.monotonic() >= until:
+            if clock_s() >= until:
                 break
 
     def _accept(self) -> None:
-        began = time.monotonic()
+        began = clock_s()
         is_empty = False
-        while not is_empty and time.monotonic() < began + _TURN_S:
+        while not is_empty and clock_s() < began + _TURN_S:
             try:
                 connection, address = self._listener.accept()
             except BlockingIOError:
@@ -236,7 +237,7 @@ class Server:
                 # A listener for both families names a host of IPv4 by its IPv6 form.
                 self._take_newcomer(connection, address[0].removeprefix("::ffff:"))
         self._turns.took(self._door, 0, is_empty=is_empty)
-        self._turns.end(self._door, began, time.monotonic())
+        self._turns.end(self._door, began, clock_s())
 
     def _take_newcomer(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
@@ -249,7 +250,7 @@ class Server:
 
     def _make_room(self) -> bool:
         """Drop a stranger. Returns False where there is none that may be dropped."""
-        while (peer := self._strangers.one_to_drop(time.monotonic())) is not None:
+        while (peer := self._strangers.one_to_drop(clock_s())) is not None:
             was_silent = peer.claim is None
             if was_silent:
                 self._read(peer)  # its hello may lie there
@@ -280,15 +281,15 @@ class Server:
         if peer.socket.fileno() < 0:
             return  # dropped by an earlier event of the same round
         self._waiting.discard(peer)
-        began = time.monotonic()
+        began = clock_s()
         if not peer.lines:
             self._receive(peer)
         while peer.lines and peer.socket.fileno() >= 0:
             self._take_line(peer, peer.lines.popleft())
-            if time.monotonic() >= began + _TURN_S:
+            if clock_s() >= began + _TURN_S:
                 break
         if peer.socket.fileno() >= 0:
-            self._turns.end(peer, began, time.monotonic())
+            self._turns.end(peer, began, clock_s())
             if peer.lines:
                 self._waiting.add(peer)
 
@@ -403,7 +404,7 @@ class Server:
             return False  # without an answer it looks for its own controller again
         challenge = secrets.token_hex(16)
         peer.claim = (node, nonce, challenge)
-        self._strangers.greeted(peer, time.monotonic())
+        self._strangers.greeted(peer, clock_s())
         port = self.port if peer.attached is None else 0
         own_proof = proof(self._token_of(node), "conductor", nonce, challenge, node, port)
         answer = ConductorProof(kind="proof", challenge=challenge, proof=own_proof)

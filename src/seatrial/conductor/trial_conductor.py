@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from seatrial.conductor.base import END_S, BaseConductor
 from seatrial.conductor.check_events import CheckEvents, require_few_values
 from seatrial.conductor.config import State, TrialConfig
-from seatrial.conductor.hang_detector import GRACE_S, HangDetector
+from seatrial.conductor.hang_detector import HangDetector
 from seatrial.conductor.origin import MAX_STACK_CHARS, brief, cause_of, last_lines
 from seatrial.conductor.rank_status import RankStatus, Suspicion, dead
 from seatrial.conductor.steps import StepPlan, next_generation, ranges, without_network
@@ -48,6 +48,7 @@ _MAX_SHARED_BYTES = 1000
 """Values that the first rank may share with later steps in one: the address of a store, a key."""
 
 _UNFINISHED = (State.GATHER, State.AGENTS, State.START, State.STEP)
+_UNHEARD = "it was stopped or asleep, or its disk did not answer; start it again where it goes on"
 _ABSENT_ACTION = (
     "look at the output of its agent, and at what may keep it from the node that conducts: a firewall, or in Kubernetes"
     " a NetworkPolicy (--allow-egress)"
@@ -65,7 +66,7 @@ class TrialConductor(BaseConductor):
         self._ranks: tuple[int, ...] = tuple(self._nodes)
         """Ranks of this generation."""
         self._hang_detector = HangDetector({}, now, now)
-        """Watches START and STEP; all other states end at ``_until``."""
+        """Watches AGENTS, START and STEP; all other states end at ``_until``."""
         self._plan: list[StepPlan] = list(config.steps)
         self._at = -1
         """Index of the current step in ``_plan``."""
@@ -81,8 +82,6 @@ class TrialConductor(BaseConductor):
         """Place -> its ranks in this generation."""
         self._ended = set[str]()
         """The ranks that have ended the current step: one that spoke again could choose whom the check asks next."""
-        self._ends_with_agents = False
-        """A node vanished in a step of agents, which goes no further."""
         self._interface = ""
         """Network interface that a check of agents chose for the ranks."""
         self._signaled: set[int] = set()
@@ -187,9 +186,10 @@ class TrialConductor(BaseConductor):
 
     def _ask_agents(self, step: StepPlan, now: float) -> None:
         self.state = State.AGENTS
-        self._until = min(now + step.timeout_s, self._deadline)
+        until = min(now + step.timeout_s, self._deadline)
+        self._hang_detector.begin((), until, now, together=False)
         self._awaited = self._heard_at.keys() - self._gone
-        timeout_s = round(max(self._until - now, 0.0), 3)
+        timeout_s = round(max(until - now, 0.0), 3)
         self._record({**self._step_event(step, timeout_s, []), "nodes": sorted(self._awaited)})
         command = NodeStepCommand(
             kind="node_step",
@@ -251,7 +251,15 @@ class TrialConductor(BaseConductor):
 
     def _rank_finished(self, rank: int, now: float) -> None:
         self._hang_detector.finished(rank, now)
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        """Go on after a step, or the start of the ranks, that all have finished, unless something is wrong."""
         if not self._hang_detector.complete or not self._hang_detector.calm:
+            return
+        if self.state is State.AGENTS:
+            if not self._awaited:
+                self._agents_finished("done", now)
             return
         try:
             if self.state is State.STEP:
@@ -329,8 +337,7 @@ class TrialConductor(BaseConductor):
         if event["share"]:
             self._shared[str(node)] = event["share"]
         self._awaited.discard(node)
-        if not self._awaited and not self._ends_with_agents:
-            self._agents_finished("done", now)
+        self._go_on(now)
 
     def _receive_done(self, event: DoneEvent, now: float) -> None:
         self._ended.add(event["src"])
@@ -380,8 +387,6 @@ class TrialConductor(BaseConductor):
             self._record(NoteEvent(kind="note", severity="error", text=text))
             if self.state is State.GATHER:
                 self._stop(now)
-            elif self.state is State.AGENTS:
-                self._end_agents_soon(now)
             else:
                 self._hang_detector.end_soon(now)
         self._after_loss(node, now)
@@ -389,58 +394,79 @@ class TrialConductor(BaseConductor):
     def _receive_signal(self, node: int, now: float) -> None:
         """End the trial: a signal ends that agent. Where somebody is suspected, the launcher of the job sent it."""
         self._signaled.add(node)
-        may_be_stopped = self._hang_detector.may_be_stopped and not self._ends_with_agents
+        may_be_stopped = self._hang_detector.may_be_stopped
+        if self.state is State.AGENTS:
+            may_be_stopped = self._hang_detector.calm
         if self.state in _UNFINISHED and node not in self._gone and may_be_stopped:
             self._interrupt(f"a signal to the agent of node {self._config.host_name(node)}", now)
 
     # Trouble
 
     def _watch(self, now: float) -> None:
+        if heard := [node for node in self._hang_detector.silent_nodes() if not self._is_silent(node)]:
+            self._hang_detector.heard_again(heard, now)
+            self._go_on(now)
         outcome = self._hang_detector.poll(self._read_until)
         if outcome is not None:
+            self._gone |= self._hang_detector.silent_nodes()
+        if outcome is not None and self.state is State.AGENTS:
+            self._end_agents(outcome, now)
+        elif outcome is not None:
             step = self._number if self.state is State.STEP else -1
             suspects_any = bool(self._hang_detector.suspicions) or outcome == "deadline"
             if suspects_any:
                 self._record(self._hang_detector.trouble_payload(self._generation, step))
             self._end_step(outcome, now)
             self._kill(self._hang_detector.stacks_wanted() if suspects_any else (), now)
+        else:
+            ranks, number = self._hang_detector.stacks_to_request(now), self._hang_detector.request_number
+            for node in {self._nodes[rank] for rank in ranks}:
+                self._send(node, DumpStack(kind="dump_stack", number=number, ranks=ranks))
+
+    def _end_agents(self, outcome: Literal["trouble", "deadline"], now: float) -> None:
+        """End a step of agents: it stops where a node vanished, and goes on without those that are late."""
+        if outcome == "deadline":
+            self._note_late_nodes(sorted(self._awaited), now)
+            self._agents_finished("deadline", now)
             return
-        ranks = self._hang_detector.stacks_to_request(now)
-        for node in {self._nodes[rank] for rank in ranks}:
-            self._send(node, DumpStack(kind="dump_stack", number=self._hang_detector.request_number, ranks=ranks))
+        self._record_vanished(self._hang_detector.suspicions)
+        self._end_step("trouble", now)
+        self._stop(now)
 
     def _node_silent(self, node: int, silent_s: float, now: float) -> None:
         if node in self._signaled:
             self._lose(node, "", now)
-        elif self.state in (State.START, State.STEP):
-            self._gone.add(node)
-            suspicion = Suspicion(how="silent", node=node, phase=self._phase_of(node), waited_s=silent_s)
-            self._hang_detector.suspect(suspicion, now)
-        elif self.state is State.AGENTS:
-            self._gone.add(node)
-            suspicion = Suspicion(how="silent", node=node, waited_s=silent_s)
-            self._end_with_agents(suspicion, now)
+        elif self.state in (State.AGENTS, State.START, State.STEP):
+            if self._is_excused(node, now):
+                self._gone.add(node)
+            else:  # it counts as gone once the grace is over
+                self._hang_detector.suspect(self._suspect_silent(node, silent_s), now)
 
-    def _end_with_agents(self, suspicion: Suspicion, now: float) -> None:
-        """Stop soon, as a node vanished in a step of agents: others may be about to, for the same reason."""
-        self._record_vanished([suspicion])
-        self._end_agents_soon(now)
+    def _suspect_silent(self, node: int, silent_s: float) -> Suspicion:
+        return Suspicion(how="silent", node=node, phase=self._phase_of(node), waited_s=silent_s)
 
-    def _end_agents_soon(self, now: float) -> None:
-        if not self._ends_with_agents:
-            self._ends_with_agents = True
-            self._until = now + GRACE_S
+    def _is_excused(self, node: int, now: float) -> bool:
+        """Return whether a node is gone because this process was stopped or asleep; say so, and end the step."""
+        unheard_s = self._unheard_s(node, now)
+        if unheard_s:
+            name = self._config.host_name(node)
+            text = f"node {name} was lost after this controller had sent nothing to the agents for {unheard_s:.0f} s"
+            self._record(NoteEvent(kind="note", severity="error", text=f"{text}: {_UNHEARD}"))
+            if self.state in (State.AGENTS, State.START, State.STEP):
+                self._hang_detector.end_soon(now)
+        return bool(unheard_s)
 
     def _node_lost(self, node: int, detail: str, now: float) -> None:
         if node in self._signaled:  # a launcher kills what does not end soon after its signal
             return
         suspicion = Suspicion(how="lost", node=node, phase=self._phase_of(node), detail=detail)
-        if self.state in (State.START, State.STEP):
-            self._hang_detector.suspect(suspicion, now)
+        if self.state in (State.AGENTS, State.START, State.STEP):
+            was_silent = node in self._hang_detector.silent_nodes() and self._is_silent(node)
+            if not was_silent and not self._is_excused(node, now):
+                self._hang_detector.suspect(suspicion, now)
         elif self.state is State.KILL:
-            self._record_vanished([suspicion])
-        elif self.state is State.AGENTS:
-            self._end_with_agents(suspicion, now)
+            if not self._is_excused(node, now):
+                self._record_vanished([suspicion])
         elif self.state is State.GATHER:
             text = f"node {self._config.host_name(node)} was lost before the ranks were started: {detail}"
             self._record(NoteEvent(kind="note", severity="error", text=text))
@@ -474,6 +500,8 @@ class TrialConductor(BaseConductor):
 
     def _end_early(self, now: float) -> None:
         if self.state in (State.GATHER, State.AGENTS, State.QUIT):
+            if self.state is State.AGENTS:
+                self._record_vanished(self._hang_detector.suspicions)
             self._end_step("interrupted", now)
             self._stop(now)
         elif self.state is not State.KILL:
@@ -490,25 +518,13 @@ class TrialConductor(BaseConductor):
     def _kill_overdue(self, nodes: list[int], now: float) -> None:
         self._record_vanished(
             [
-                Suspicion(
-                    how="silent",
-                    node=node,
-                    phase=self._phase_of(node),
-                    waited_s=self._read_until - self._heard_at[node],
-                )
+                self._suspect_silent(node, self._read_until - self._heard_at[node])
                 for node in nodes
-                if node not in self._signaled
+                if node not in self._signaled and not self._is_excused(node, now)
             ]
         )
 
     def _state_overdue(self, now: float) -> None:
-        if self.state is State.AGENTS and self._ends_with_agents:
-            self._end_step("trouble", now)
-            self._stop(now)
-            return
-        if self.state is State.AGENTS:
-            self._note_late_nodes(sorted(self._awaited), now)
-            self._agents_finished("deadline", now)
         if self.state is State.QUIT:
             late = ", ".join(str(rank) for rank in sorted(self._quitting))
             ranks = f"rank {late} did not exit in time and was"

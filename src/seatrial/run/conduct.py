@@ -16,6 +16,7 @@ from typing import Any, cast
 from seatrial import __version__
 from seatrial.checks import registry
 from seatrial.conductor.actions import Conductor
+from seatrial.conductor.clock import clock_s
 from seatrial.conductor.config import ProgramConfig, TrialConfig
 from seatrial.conductor.program_conductor import ProgramConductor
 from seatrial.conductor.server import Server
@@ -151,7 +152,7 @@ def _conduct(
     """Start the agents, serve their connections until the conductor has finished, and end them.
 
     Args as for ``conduct``, and:
-        conductor: makes the conductor, given the time on ``time.monotonic()``.
+        conductor: makes the conductor, given the time on ``clock_s()``.
         run_fields: additional fields of the ``run`` event.
     """
     source = Source(job.run, "conductor")
@@ -240,7 +241,7 @@ def _conduct(
             search.begin(server.members, connected)
             return news(connected)
 
-        server.serve(conductor(time.monotonic()), job.nodes, source, on_idle)
+        server.serve(conductor(clock_s()), job.nodes, source, on_idle)
     finally:
         server.close()
         try:
