@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import create, open_to_read, rename_durably, status_of_entry, statuses_in
 from seatrial.folders import make_folders
+from seatrial.start import owner_of_new_files
 from seatrial.training.folder_lock import lock_folder
 from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
 from seatrial.training.plain_pickle import RefusedContentError
@@ -83,6 +84,8 @@ class CheckpointFolder:
         self._unlock: Callable[[], object] = lambda: None
         self._read_bytes = 0
         """Read of checkpoints since ``newest`` was called."""
+        self._owner = os.geteuid()
+        """Of the file that was read last."""
         self._whole: dict[str, None] = {}
         """Names of the files that this object wrote, or has resumed from, in this order; loading one checks it
         again."""
@@ -140,6 +143,7 @@ class CheckpointFolder:
                 continue
             else:
                 self._whole[path.name] = None
+                self._note_owner(path)
                 return found
             num_tried += 1
             # A minute at most: the other ranks wait, and the first one to give up would be the one that reports it.
@@ -172,6 +176,7 @@ class CheckpointFolder:
         step, digest = int(match[1]), match[2]
         try:
             with open_to_read(path) as file:
+                self._owner = os.fstat(file.fileno()).st_uid
                 content = file.read(_size_bytes(file))
             self._read_bytes += len(content)
         except FileNotFoundError as error:
@@ -259,15 +264,34 @@ class CheckpointFolder:
         ordered = sorted(((step, times[name], name) for step, name in names if name in times), reverse=True)
         return [self.folder / name for _, _, name in ordered[:_MOST_TRIED]]
 
-    def _remove_old(self, written: Path) -> None:
-        """Remove files of ours older than the newest ``keep`` that are known to be complete, but never the one just
-        written.
+    def _note_owner(self, path: Path) -> None:
+        """Say whose checkpoint the training goes on from, if it is another user's."""
+        if self._owner == os.geteuid():
+            return
+        with contextlib.suppress(OSError):
+            folder = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                # A share may show all users as one.
+                is_ours = self._owner == owner_of_new_files(folder)
+            finally:
+                os.close(folder)
+            if not is_ours:
+                self._note(f"{path} is a checkpoint of user {self._owner}, and the training goes on from it.")
 
-        A file of others is not known: it takes the place of none that is kept, and nobody reads or removes it here.
+    def _remove_old(self, written: Path) -> None:
+        """Remove files of ours older than the newest ``keep`` of ours that are known to be complete, but never the one
+        just written.
+
+        A file of others takes the place of none that is kept, also one that was resumed from: they can remove it.
+        Nobody reads or removes it here.
         """
-        order = {name: number for number, name in enumerate(self._whole)}
         try:
             names = [entry for entry in self._names() if entry[1] not in self._left]
+            owners = {name: status.st_uid for name, status in statuses_in(self.folder, [*self._whole])}
+            if (user := owners.get(written.name)) is None:  # removed meanwhile
+                return
+            self._whole = dict.fromkeys(name for name in self._whole if owners.get(name) == user)
+            order = {name: number for number, name in enumerate(self._whole)}
             whole = sorted((order[name], step, name) for step, name in names if name in order)
             whole.sort(key=lambda entry: entry[1])
             if len(whole) < self._keep:
@@ -275,15 +299,13 @@ class CheckpointFolder:
             oldest_step = whole[-self._keep][1]
             old = [name for _, _, name in whole[: -self._keep] if name != written.name]
             old += [name for step, name in names if step < oldest_step and name not in order]
-            found = dict(statuses_in(self.folder, [written.name, *old[:_MOST_LOOKED_AT]]))
+            found = dict(statuses_in(self.folder, old[:_MOST_LOOKED_AT]))
         except OSError as error:
             self._note(f"older checkpoints in {self.folder} could not be removed: {error.strerror or error}.")
             return
-        if (own := found.pop(written.name, None)) is None:  # removed meanwhile
-            return
         failures = []
         for name, status in found.items():
-            if status.st_uid != own.st_uid:
+            if status.st_uid != user:
                 if not self._left:
                     self._note(
                         f"{self.folder} has older checkpoints of other users, such as {name} of user {status.st_uid}:"
