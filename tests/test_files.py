@@ -452,3 +452,16 @@ def test_any_name_can_be_written(name: str, tmp_path: Path) -> None:
     files.write_atomically(tmp_path / name, b"1")
     assert (tmp_path / name).read_bytes() == b"1"
     assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+def test_what_lies_below_a_descriptor_is_looked_at(tmp_path: Path) -> None:
+    """Only the descriptor itself is what this process was given; others may have planted what a folder holds."""
+    (tmp_path / "link").symlink_to("/dev/null")
+    (tmp_path / "file").write_text("x")
+    folder = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    try:
+        with pytest.raises(OSError, match="link is a device"):
+            files.read_input(f"/proc/self/fd/{folder}/link", 10)
+        assert files.read_input(f"/proc/self/fd/{folder}/file", 10) == b"x"
+    finally:
+        os.close(folder)

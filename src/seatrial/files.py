@@ -42,8 +42,8 @@ from seatrial.start import (
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin", "/dev/null")
-"""Beginnings of the names of what this process was started with, whoever owns it, and of what never waits."""
+_DESCRIPTOR = re.compile(r"/(dev/fd|proc/self/fd)/\d+|/dev/stdin|/dev/null")
+"""Names of what this process was started with, whoever owns it, and of what never waits."""
 _WITH_OWNERS = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
 """File systems of this machine, which keep the owner of each file as it is."""
 _KERNEL_FILE_SYSTEMS = {"proc", "sysfs", "debugfs", "tracefs", "securityfs", "configfs", "cgroup", "cgroup2", "pstore"}
@@ -218,7 +218,7 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """
     with _behind_links(path, None) as looked_at:
         status = _readable_status(looked_at, os.path.basename(path))
-        is_given = os.fspath(path).startswith(_DESCRIPTORS)
+        is_given = _DESCRIPTOR.fullmatch(os.fspath(path)) is not None
         is_pipe = stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid()
         if not (stat.S_ISREG(status.st_mode) or is_given or is_pipe):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} of user {status.st_uid}")
@@ -440,7 +440,7 @@ def _readable_status(looked_at: int, name: str) -> os.stat_result:
 @contextlib.contextmanager
 def _behind_links(path: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None) -> Iterator[int]:
     """Open what is at a path as ``start.reached`` does."""
-    if os.fspath(path).startswith(_DESCRIPTORS):
+    if _DESCRIPTOR.fullmatch(os.fspath(path)):
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             yield fd

@@ -393,3 +393,20 @@ def test_what_is_published_is_pinned_and_comes_over_https() -> None:
             assert len(bytes.fromhex(download.sha256)) == 32
             assert 4_000 < download.size_bytes < 2**28
             assert os.path.basename(download.name) == download.name
+
+
+def test_what_comes_in_the_place_of_the_folder_is_not_used(server: FailingServer, fetched: Fetched) -> None:
+    """As a neighbor's file system, mounted there during the download, which answers nothing for ever."""
+    (place := fetched.folder / "set").mkdir(parents=True)
+    moved = fetched.folder / "moved"
+
+    def exchange(line: str) -> None:
+        if not moved.exists():
+            place.rename(moved)
+            place.symlink_to("/nowhere")
+
+    dataset = published({"images.gz": CONTENT}, (server.url,))
+    paths = fetch(dataset, fetched.folder, print_status=exchange, on_bytes=lambda *_: None, patience=PATIENT)
+    assert paths == [place / "images.gz"]
+    assert (moved / "images.gz").read_bytes() == CONTENT
+    assert place.is_symlink()

@@ -24,10 +24,10 @@ from seatrial.files import (
     open_to_append,
     open_to_read,
     rename_durably,
-    status_behind_links,
     write_holder,
 )
-from seatrial.folders import make_folders
+from seatrial.folders import make_folder, make_folders
+from seatrial.start import reached
 from seatrial.training.data.datasets import DataSet, Download
 from seatrial.training.data.transfer import BrokenTransferError, RefusedTransferError, size_of, transfer
 
@@ -70,31 +70,42 @@ def fetch(
         on_bytes: Called with the number of bytes of a file that have arrived.
         patience: Time limits; None: the defaults.
     """
-    target_folder = folder / dataset.name
-    paths = []
+    place = folder / dataset.name
     for download in dataset.downloads:
-        job = _Job(
-            download=download,
-            target=target_folder / download.name,
-            part=target_folder / f"{download.name}.part",
-            mirrors=dataset.mirrors,
-            print_status=print_status,
-            on_bytes=on_bytes,
-            patience=patience or Patience(),
-        )
         try:
-            with contextlib.suppress(FileNotFoundError):
-                status_behind_links(target_folder, folder)
-            make_folders(target_folder)
-            with _locked(target_folder / f".{download.name}.lock", job):
-                _ensure_target(job)
+            with _opened(dataset.name, folder) as opened:
+                job = _Job(
+                    download=download,
+                    folder=opened,
+                    place=place,
+                    mirrors=dataset.mirrors,
+                    print_status=print_status,
+                    on_bytes=on_bytes,
+                    patience=patience or Patience(),
+                )
+                with _locked(job):
+                    _ensure_target(job)
         except OSError as error:
             raise SeatrialError(
-                f"cannot write {download.name} to {target_folder} ({error.strerror or error}); "
+                f"cannot write {download.name} to {place} ({error.strerror or error}); "
                 "fix that, or name another directory with --data."
             ) from error
-        paths.append(job.target)
-    return paths
+    return [place / download.name for download in dataset.downloads]
+
+
+@contextlib.contextmanager
+def _opened(name: str, folder: Path) -> Iterator[Path]:
+    """Yield the way to a folder through a descriptor, made if need be. What others put in the place of its name later,
+    such as a file system that answers nothing, is not on that way."""
+    with contextlib.ExitStack() as stack:
+        try:
+            fd = stack.enter_context(reached(name, os.fspath(folder)))
+        except FileNotFoundError:
+            make_folders(folder)
+            with contextlib.suppress(FileExistsError):
+                make_folder(folder / name)
+            fd = stack.enter_context(reached(name, os.fspath(folder)))
+        yield Path(f"/proc/self/fd/{fd}")
 
 
 def mirror_url(text: str) -> str:
@@ -121,22 +132,33 @@ class _Job:
     """One file to fetch."""
 
     download: Download
-    target: Path
-    part: Path
+    folder: Path
+    """Through a descriptor."""
+    place: Path
+    """The name of that folder, for a person."""
     mirrors: tuple[str, ...]
     print_status: Callable[[str], None]
     on_bytes: Callable[[Download, int], None]
     patience: Patience
+
+    @property
+    def target(self) -> Path:
+        return self.folder / self.download.name
+
+    @property
+    def part(self) -> Path:
+        return self.folder / f"{self.download.name}.part"
 
     def part_bytes(self) -> int:
         return size_of(self.part) or 0
 
 
 @contextlib.contextmanager
-def _locked(path: Path, job: _Job) -> Iterator[None]:
+def _locked(job: _Job) -> Iterator[None]:
     """Hold the lock of a file. It ends with the process, so a killed fetch blocks no other one."""
     # The lock file stays: another process may have opened it just before it would be removed.
-    descriptor = open_lock(path)
+    name = f".{job.download.name}.lock"
+    descriptor = open_lock(job.folder / name)
     lock_s = job.patience.lock_s
     try:
         ends_at = time.monotonic() + lock_s
@@ -150,8 +172,8 @@ def _locked(path: Path, job: _Job) -> Iterator[None]:
                 holder = ascii(os.pread(descriptor, 200, 0).decode(errors="replace"))[1:-1] or "another process"
             if time.monotonic() > ends_at:
                 raise SeatrialError(
-                    f"{holder} has held the lock {path} for {lock_s:.0f} s; check whether it still downloads, end it, "
-                    "and try again."
+                    f"{holder} has held the lock {job.place / name} for {lock_s:.0f} s; check whether it still "
+                    "downloads, end it, and try again."
                 )
             if not has_printed:
                 job.print_status(f"{job.download.name}: {holder} is fetching it; waiting at most {lock_s:.0f} s")
@@ -168,13 +190,13 @@ def _ensure_target(job: _Job) -> None:
     if size_of(job.target) is not None:
         fault = _fault(job.target, job.download)
         if fault is None:
-            job.print_status(f"{job.target}: exists, and is correct")
+            job.print_status(f"{job.place / job.download.name}: exists, and is correct")
             return
-        job.print_status(f"{job.target}: {fault}; fetching it again")
-    free, missing = shutil.disk_usage(job.part.parent).free, job.download.size_bytes - job.part_bytes()
+        job.print_status(f"{job.place / job.download.name}: {fault}; fetching it again")
+    free, missing = shutil.disk_usage(job.folder).free, job.download.size_bytes - job.part_bytes()
     if free < missing:
         raise SeatrialError(
-            f"{job.download.name} needs {missing} more bytes and {job.part.parent} has {free} free; "
+            f"{job.download.name} needs {missing} more bytes and {job.place} has {free} free; "
             "make room, or name another directory with --data."
         )
     _download(job)
@@ -206,7 +228,7 @@ def _download(job: _Job) -> None:
     reasons = "; ".join(f"{mirror} {reason}" for mirror, reason in failures.items()) or "there is no mirror"
     raise SeatrialError(
         f"{job.download.name} could not be fetched: {reasons}; try again to continue where it stopped, name a mirror "
-        f"that this machine can reach with --mirror URL, or copy the file into {job.part.parent}."
+        f"that this machine can reach with --mirror URL, or copy the file into {job.place}."
     )
 
 
@@ -230,7 +252,7 @@ def _try_mirror(job: _Job, mirror: str, ends_at: float) -> None:
         _transfer(job, mirror, ends_at)
     fault = _fault(job.part, job.download)
     if fault and part_bytes:
-        job.print_status(f"{job.part}: {fault}; starting it again")
+        job.print_status(f"{job.place / job.part.name}: {fault}; starting it again")
         job.part.unlink()
         _transfer(job, mirror, ends_at)
         fault = _fault(job.part, job.download)
