@@ -85,7 +85,7 @@ class CheckpointFolder:
         self._read_bytes = 0
         """Read of checkpoints since ``newest`` was called."""
         self._owner = os.geteuid()
-        """Of the file that was read last."""
+        """Owner of the file that was read last."""
         self._whole: dict[str, None] = {}
         """Names of the files that this object wrote, or has resumed from, in this order; loading one checks it
         again."""
