@@ -95,8 +95,8 @@ def fetch(
 
 @contextlib.contextmanager
 def _opened(name: str, folder: Path) -> Iterator[Path]:
-    """Yield the way to a folder, made if need be, through a descriptor: a file system that a neighbor mounts there later,
-    and that may answer nothing, is not on it."""
+    """Yield the way to a folder, made if need be, through a descriptor: a file system that a neighbor mounts there
+    later, and that may answer nothing, is not on it."""
     with contextlib.ExitStack() as stack:
         try:
             fd = stack.enter_context(reached(name, os.fspath(folder)))
