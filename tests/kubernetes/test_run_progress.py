@@ -15,7 +15,7 @@ from kubernetes.test_run_log import ended_pod, training
 from seatrial.errors import SeatrialError
 from seatrial.targets.kubernetes.pending_pods import PendingPods
 from seatrial.targets.kubernetes.pods import PodStatus
-from seatrial.targets.kubernetes.run_progress import RunProgress
+from seatrial.targets.kubernetes.run_progress import RunProgress, TooFewNodesError
 from seatrial.targets.kubernetes.wait_limits import ObservedTime, WaitLimits
 
 _PODS = [
@@ -25,15 +25,15 @@ _PODS = [
 
 
 def _looks(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, under_mpi: bool, nodes: int = 2
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, under_mpi: bool, nodes: int = 2, min_hosts: int | None = None
 ) -> Callable[[float, list[PodStatus]], None]:
     """Return what looks at these pods at this time."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    detail = SimpleNamespace(kubectl=None, under_mpi=under_mpi, min_hosts=None)
+    detail = SimpleNamespace(kubectl=None, under_mpi=under_mpi, min_hosts=min_hosts)
     follower: Any = SimpleNamespace(
         awake=ObservedTime(10.0),
-        listed=ObservedTime(10.0),
+        listed=ObservedTime(3.0),
         listed_at=0.0,
         silent_since=0.0,
         unlisted_since=0.0,
@@ -42,7 +42,7 @@ def _looks(
         awaited_since=0.0,
         workload_gone=False,
         first_log=None,
-        all_started=not under_mpi,
+        all_started=not (under_mpi or min_hosts),
         is_unattended=False,
     )
     follower.first = lambda: follower.pods[0]
@@ -89,6 +89,20 @@ def test_the_pod_is_named_whose_node_is_gone_for_long_enough(tmp_path: Path, mon
         look(second, [_PODS[0], gone[1]])
     with pytest.raises(SeatrialError, match="pod t-1 on node gpu-1 is lost"):
         look(10.5, gone)
+
+
+@pytest.mark.parametrize("list_s", [1, 10, 50])
+def test_slow_lists_do_not_delay_a_start_with_fewer(
+    list_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pods wait for one another by the clock, for 900 s."""
+    look = _looks(tmp_path, monkeypatch, under_mpi=False, min_hosts=1)
+    waits = replace(_PODS[1], state="waiting")
+    look(0.0, [replace(_PODS[0], state="waiting"), waits])
+    for second in range(100, 701, list_s):
+        look(float(second), [_PODS[0], waits])
+    with pytest.raises(TooFewNodesError):
+        look(700.0 + list_s, [_PODS[0], waits])
 
 
 @pytest.mark.parametrize("under_mpi", [False, True])

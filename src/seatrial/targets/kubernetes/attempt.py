@@ -89,6 +89,8 @@ class Attempt:
         """Whether the first pod disappeared before the end of its log was read."""
         self._absent_noted = False
         """Whether pods that never ran are in the report."""
+        self._starts_again = False
+        """Whether the run starts again with fewer nodes, so that nothing of this attempt is handed on."""
 
     @property
     def lost(self) -> int:
@@ -112,8 +114,10 @@ class Attempt:
                     return
                 time.sleep(_TURN_S)
         except TooFewNodesError:
+            self._starts_again = True
             raise
         except SeatrialError:
+            self._run_log.release()
             self._interrupt_undecided()
             raise
         self.cancel()
@@ -141,6 +145,7 @@ class Attempt:
         """End all pods by SIGTERM: the conductor in them completes its record, which is read as it arrives."""
         self._print_line("seatrial: stopping: the pods are being deleted")
         by = signal.Signals(self._signals[0]).name
+        self._run_log.release()
         # Once all pods are deleted nothing shows any more why one was lost before.
         lost_at = self._lost_first(self._undecided())
         self._objects.delete_workload()
@@ -160,6 +165,8 @@ class Attempt:
 
     def cleanup(self, *, keep: bool) -> list[str]:
         """Fetch the logs, then delete all objects unless ``keep``. Returns what is left, with what to do."""
+        if not self._starts_again:
+            self._run_log.release()
         try:
             self._require_all_ran(0.0)
             self._follower.close()
@@ -189,11 +196,14 @@ class Attempt:
         if not self._follower.has_gone(first):
             if not (self._run_log.over and self._awake.lasts("over", _LAST_OUTPUT_S)):
                 return False
-        elif not log.complete:
-            if self._awaits_log(log, first):
-                return False
-            # The part of the log that is missing may hold the worst event of all.
-            self._cut_off = self._run_log.over
+        else:
+            # The run cannot start again with fewer nodes: what its conductor said decides how it ended.
+            self._run_log.release()
+            if not log.complete:
+                if self._awaits_log(log, first):
+                    return False
+                # The part of the log that is missing may hold the worst event of all.
+                self._cut_off = self._run_log.over
         if self._awaits_reason(first) or not self._wait_for_others(first) or self._awaits_reason(first):
             return False
         if self._follower.first_log is not log:
@@ -292,6 +302,10 @@ class Attempt:
         if self._has_conductor or self._restarts or self._follower.first_has_ended or not failed:
             return False
         if not self._lasts("failed", _OTHERS_END_S) or self._awaits_reason(None):
+            return False
+        # A conductor may have started all the same.
+        self._run_log.release()
+        if self._has_conductor:
             return False
         if self._interrupt_undecided():
             return True

@@ -67,6 +67,8 @@ class RunProgress:
         self._awaited_since = self._follower.awaited_since
         # What the lists show counts for as long as they show it.
         self._listed, self._awake = Lasting(self._follower.listed), Lasting(self._follower.awake)
+        self._first_ran_at: float | None = None
+        """When the first list was asked for that showed a running pod (``time.monotonic``)."""
         self._printed_reason = ""
         self._printed: set[str] = set()
         self._reasons: set[str] = set()
@@ -165,8 +167,14 @@ class RunProgress:
                 raise SeatrialError(f"{why_no_launcher(pod)}; see {pod.name}.log in {self._folder}")
         is_late = self._follower.listed_at - self._awaited_since > self._limits.queue_s
         running = len(pending.running)
+        if self._first_ran_at is None and running:
+            self._first_ran_at = self._follower.listed_at
         is_enough = self._min_hosts is not None and self._min_hosts <= running < self._job.nodes
-        if is_enough and (is_late or self._listed.lasts("fewer", self._limits.fewer_s)):
+        # The pods wait for one another by the clock, however slowly the lists come.
+        waited_s = 0.0 if self._first_ran_at is None else self._follower.listed_at - self._first_ran_at
+        # Events that were handed on would mix with those of the next start.
+        may_start_again = not (self._run_log.started or self._follower.first_has_ended)
+        if is_enough and may_start_again and (is_late or waited_s > self._limits.fewer_s):
             raise TooFewNodesError(running, pending.left_out(self._printed_reason))
         if is_late:
             raise SeatrialError(
