@@ -506,7 +506,7 @@ def test_a_killed_launcher_is_a_lost_node(began: bool, tmp_path: Path) -> None:
     """It has no ranks; the conductor was under it and could say nothing."""
     heard = Heard(tmp_path, Stream(2, nodes=2).until("collectives") if began else None)
     launcher = mpi_pod("launcher", 137, node="gpu-7")
-    assert heard.run_log.launcher_was_killed(launcher)
+    assert heard.run_log.launcher_was_killed(launcher, is_read=True)
     heard.run_log.node_lost(launcher, ranks_per_node=1, under_mpi=True)
     found = heard.concluded(trial())
     assert (found.verdict.status, found.verdict.exit_code) == ("FAIL", 1)
@@ -529,11 +529,11 @@ def test_the_exit_code_of_a_killed_rank_is_not_blamed_on_the_launcher(said: str,
     (tmp_path / "launcher.log").write_text(f"{said}\n")
     run_log = Heard(tmp_path, None).run_log
     launcher = mpi_pod("launcher", 137)
-    assert not run_log.launcher_was_killed(launcher)
-    assert run_log.launcher_was_killed(replace(launcher, out_of_memory=True))
-    assert not run_log.launcher_was_killed(replace(launcher, out_of_memory=True, stop="was evicted"))
+    assert not run_log.launcher_was_killed(launcher, is_read=True)
+    assert run_log.launcher_was_killed(replace(launcher, out_of_memory=True), is_read=True)
+    assert not run_log.launcher_was_killed(replace(launcher, out_of_memory=True, stop="was evicted"), is_read=True)
     (tmp_path / "launcher.log").write_text("")
-    assert not run_log.launcher_was_killed(replace(launcher, exit_code=255))
+    assert not run_log.launcher_was_killed(replace(launcher, exit_code=255), is_read=True)
 
 
 @pytest.mark.parametrize("began", [False, True])

@@ -408,7 +408,7 @@ class Attempt:
         ends: list[tuple[PodStatus, bool]] = []
         for pod in self._follower.known.values():
             is_first = first is not None and pod.uid == first.uid
-            with_run = not run_log.launcher_was_killed(pod) if pod.is_launcher else is_first and run_log.over
+            with_run = not self._launcher_was_killed(pod) if pod.is_launcher else is_first and run_log.over
             was_asked = pod.exit_code == _INTERRUPTED and not with_run
             if pod.state == "ended" and not (pod.stop or was_asked) and (is_first or pod.exit_code != 0):
                 ends.append((pod, with_run))
@@ -528,6 +528,9 @@ class Attempt:
             return ""
         return _TAKEN_BACK
 
+    def _launcher_was_killed(self, pod: PodStatus) -> bool:
+        return self._run_log.launcher_was_killed(pod, is_read=self._follower.has_read(pod))
+
     def _blame_killed(self, failed: Sequence[PodStatus]) -> bool:
         """Record that the node of the first pod that was killed is lost; of a program, that it failed.
 
@@ -536,7 +539,7 @@ class Attempt:
         """
         if isinstance(self._job, Job):
             lost = next((pod for pod in failed if pod.killed and not pod.is_launcher), None)
-            lost = lost or next((pod for pod in failed if self._run_log.launcher_was_killed(pod)), None)
+            lost = lost or next((pod for pod in failed if self._launcher_was_killed(pod)), None)
             if lost is not None:
                 ranks_per_node = self._job.nproc_per_node
                 self._run_log.node_lost(lost, ranks_per_node=ranks_per_node, under_mpi=self._under_mpi)

@@ -165,6 +165,10 @@ class PodFollower:
         """Return whether the pod still exists."""
         return any(listed.uid == pod.uid for listed in self.pods)
 
+    def has_read(self, pod: PodStatus) -> bool:
+        """Return whether the log of the first pod, which this must be, has been read to its end."""
+        return self.first_log is not None and self.first_log.pod.uid == pod.uid and self.first_log.complete
+
     def is_replaced(self, pod: PodStatus) -> bool:
         """Return whether a controller has made another pod in the place of this one."""
         newest = [known.uid for known in self.known.values() if known.number == pod.number][-1]

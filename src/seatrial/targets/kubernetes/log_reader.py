@@ -281,8 +281,10 @@ class PodLog:
         if self._copied_bytes <= _MAX_COPY_BYTES:
             self._copied_bytes += len(line)
             if self._copied_bytes > _MAX_COPY_BYTES:
-                line = b"seatrial: the copy of this log ends here, after %d bytes\n" % _MAX_COPY_BYTES
-            self._copies.write(self._copy, line)
+                words = b"seatrial: the copy of this log ends here, after %d bytes\n" % _MAX_COPY_BYTES
+                self._copies.end_early(self._copy, words)
+            else:
+                self._copies.write(self._copy, line)
 
     @staticmethod
     def _is_proved(entry: dict[str, Any], token: str) -> bool:

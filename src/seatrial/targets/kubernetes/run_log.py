@@ -259,7 +259,7 @@ class RunLog:
             if (self._result or _RESULT.match(line)) and len(self._result) < _MOST_RESULT_LINES:
                 self._result.append(line[:_LINE_CHARS])
             else:
-                self._on_message({"kind": "output", "gen": 0, "rank": 0, "lines": [line], "left_out": 0})
+                self._on_message({"kind": "output", "gen": 0, "rank": 0, "lines": [line[:_LINE_CHARS]], "left_out": 0})
 
     def take_pods(self, pods: Iterable[PodStatus], *, asked_at: float = math.inf) -> None:
         """Take note of the pods of the run, as the cluster knew them at some time after ``asked_at``."""
@@ -375,16 +375,17 @@ class RunLog:
         line = self._last_line(pod)
         return line and quoted(line)
 
-    def launcher_was_killed(self, pod: PodStatus) -> bool:
+    def launcher_was_killed(self, pod: PodStatus, *, is_read: bool) -> bool:
         """Return whether something killed the launcher of MPI, which then says nothing.
 
         Its exit code proves nothing: mpirun also ends with 137 when a signal has killed a rank, and says so.
+        ``is_read``: whether its log was read to its end.
         """
-        if not pod.is_launcher or pod.stop:
-            return False
+        if not pod.is_launcher or pod.stop or pod.out_of_memory:
+            return pod.is_launcher and not pod.stop
         said = self._last_output(pod)
-        ended_itself = _OWN_END.search(said) or _LOST_DAEMON.search(said)
-        return pod.out_of_memory or (pod.exit_code == _KILLED and not ended_itself)
+        is_silent = is_read and not (_OWN_END.search(said) or _LOST_DAEMON.search(said) or self.copies.lacks(pod.name))
+        return pod.exit_code == _KILLED and is_silent
 
     def _node_of(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> int:
         if pod.is_launcher:
@@ -432,7 +433,9 @@ class RunLog:
         judged = [pod for pod in pods if pod.is_launcher] if under_mpi else list(pods)
         first = next((pod for pod in judged if pod.is_launcher or pod.number == 0), None)
         said = self._last_output(first) if first is not None and first.is_launcher else ""
+        may_have_result = not under_mpi and first is not None and first.name in unread
         is_unread = first is not None and first.name in unread and (prints_result or first.is_launcher)
+        is_unread = is_unread or (first is not None and first.is_launcher and self.copies.lacks(first.name))
         claimed = bool(self._result) or not (prints_result or is_unread or _LOST_DAEMON.search(said))
         succeeded = claimed and first is not None and first.exit_code == 0
         failed = [pod for pod in judged if pod.exit_code not in (0, 130)]
@@ -440,11 +443,11 @@ class RunLog:
         failed = [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed] or failed
         # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
         lines = {pod: self._last_output(pod, _JUDGED_BYTES).split("\n") for pod in failed}
-        may_have_result = not under_mpi and first is not None and first.name in unread
         has_result = bool(self._result) and not under_mpi
         # Under MPI the log of the launcher has what all ranks print.
         met = {pod: self._ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
         num_pods = sum(not pod.is_launcher for pod in pods)
+        unread = {*unread, *(pod.name for pod in failed if self.copies.lacks(pod.name))}
         shown = shown_by(
             lines,
             unread,
