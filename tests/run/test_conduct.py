@@ -236,6 +236,16 @@ def test_a_pod_hands_on_what_is_read_and_says_that_it_runs(tmp_path: Path, monke
     assert not refused
 
 
+@pytest.mark.parametrize("lines", [["x" * 65_535], [""] * 65_536])
+def test_output_is_no_longer_than_that_of_an_agent(
+    lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message near the limit of the wire does not fit into a line with a number and a proof."""
+    honest, lie = {**_OUTPUT, "lines": lines}, {**_OUTPUT, "lines": [*lines, ""]}
+    messages, refused = _handed_on([honest, lie], tmp_path, monkeypatch)
+    assert (len(messages), refused == [lie]) == (2, True)
+
+
 @pytest.mark.parametrize(
     "lie",
     [

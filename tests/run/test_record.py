@@ -128,6 +128,19 @@ def test_a_note_after_a_cut_line_can_be_read(tmp_path: Path) -> None:
     assert list(Decoder().lines(recorder.path.read_bytes())) == recorder.events
 
 
+def test_a_message_too_large_to_be_sent_takes_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The controller would take the gap for lines that the first pod has lost."""
+    monkeypatch.setenv("SEATRIAL_LIVE", "x")
+    recorder = Recorder("x", tmp_path)
+    for size in (1, 9 << 20, 2):
+        recorder.send({"kind": "note", "text": "y" * size})
+    recorder.close()
+    sent = list(Decoder().lines(capfdbinary.readouterr().out))
+    assert [(line["number"], len(line["message"]["text"])) for line in sent] == [(0, 1), (1, 2)]
+
+
 def test_the_token_that_proves_its_lines_cannot_be_read_in_proc(tmp_path: Path) -> None:
     """Ranks on the same host run as the same user."""
     code = (

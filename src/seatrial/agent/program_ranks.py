@@ -11,7 +11,7 @@ from typing import cast
 from seatrial.environment.script_variables import CARRIED, CONDUCT, in_agreement, torchrun_variables
 from seatrial.environment.self_location import without_import_variables
 from seatrial.environment.working_folder import FolderTrust, is_here, refusal
-from seatrial.protocol.commands import ProgramSpec, StartProgram
+from seatrial.protocol.commands import MOST_OUTPUT_CHARS, ProgramSpec, StartProgram
 from seatrial.protocol.events import ErrorEvent, Event, ExitEvent
 
 _OURS = (
@@ -31,7 +31,6 @@ _OURS = (
 """They identify the agent; in a program's environment they would identify the program."""
 _OF_PODS = ("SEATRIAL_LIVE", CONDUCT, CARRIED, "SEATRIAL_JOIN_TIMEOUT_S", "SEATRIAL_NODE_NAME", "SEATRIAL_NNODES")
 """They come from the manifest of a pod, and are for the seatrial that it starts."""
-_BURST_BYTES = 64 << 10
 _BYTES_PER_S = 16 << 10
 _MAX_LINE_BYTES = 2_000
 _BAR_S = 1.0
@@ -125,7 +124,7 @@ class Relay:
         """``send``: called with lines and with the number of lines dropped since its last call."""
         self._send = send
         self._clock = clock
-        self._credit_bytes = float(_BURST_BYTES)
+        self._credit_bytes = float(MOST_OUTPUT_CHARS)
         self._credited_at = clock()
         self._left_out = 0
         self._bar_at = 0.0
@@ -135,7 +134,7 @@ class Relay:
         """Forward whole lines. ``rest``: the line that has no end yet."""
         now = self._clock()
         earned_bytes = (now - self._credited_at) * _BYTES_PER_S
-        self._credit_bytes = min(float(_BURST_BYTES), self._credit_bytes + earned_bytes)
+        self._credit_bytes = min(float(MOST_OUTPUT_CHARS), self._credit_bytes + earned_bytes)
         self._credited_at = now
         if lines:
             self._bar = b""

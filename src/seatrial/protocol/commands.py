@@ -324,6 +324,8 @@ class Output(TypedDict):
     """Lines that were dropped since the last message, because the rank prints too fast."""
 
 
+MOST_OUTPUT_CHARS = 64 << 10
+"""The characters of the lines in one ``output`` message, and one more for each line."""
 PIECE_BYTES = 1 << 16
 """The output in one ``log`` message, before its compression."""
 

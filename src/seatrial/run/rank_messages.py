@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.protocol import fields
+from seatrial.protocol.commands import MOST_OUTPUT_CHARS
 
 READ = ("log", "output", "progress")
 """Messages that somebody reads besides the conductor. What nobody reads must not fill the log of a pod."""
@@ -22,6 +23,8 @@ def require_sound(message: Mapping[str, Any]) -> None:
         if not isinstance(message.get("lines"), list):
             raise fields.DamageError("lines")
         fields.texts(message, "lines")
+        if sum(len(line) + 1 for line in message["lines"]) > MOST_OUTPUT_CHARS:
+            raise fields.DamageError("lines")
     elif message["kind"] == "progress":
         for key in ("step", "num_steps", "epoch", "num_epochs"):
             fields.whole(message, key)
