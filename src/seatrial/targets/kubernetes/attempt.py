@@ -259,10 +259,14 @@ class Attempt:
             if lacks_reason(pod) and not (pod.stop or self._follower.is_listed(pod))
         ]
         for_long = {pod: self._listed.lasts(f"lost {pod.uid}", self._limits.reason_s) for pod in listed}
+        # The status of a pod that is listed tells the reason, too, once the list of Events has failed for too long.
+        explained = {pod: self._awake.lasts(f"unwarned {pod.uid}", self._limits.no_answer_s) for pod in listed}
         return [
             pod
             for pod in (*listed, *gone)
-            if not (self._warned.lasts(f"lost {pod.uid}", 0.0) and for_long.get(pod, True))
+            if not (
+                (self._warned.lasts(f"lost {pod.uid}", 0.0) or explained.get(pod, False)) and for_long.get(pod, True)
+            )
         ]
 
     def _lost_first(self, pods: Sequence[PodStatus]) -> int | None:
@@ -278,17 +282,19 @@ class Attempt:
         is_over = self._run_log.over and not self._run_log.interrupted
         lost = [pod for pod in self._undecided() if not is_over or self._lost_at(pod) is not None]
         if lost:
-            self._interrupt_unlisted(f"why {lost[0].label} {lost[0].end or 'was lost'}", self._lost_first(lost))
+            unwarned = not self._warned.lasts(f"lost {lost[0].uid}", 0.0)
+            also = ", and no list of Events has come since" if unwarned else ""
+            self._interrupt_unlisted(f"why {lost[0].label} {lost[0].end or 'was lost'}", self._lost_first(lost), also)
         return bool(lost)
 
-    def _interrupt_unlisted(self, what: str, before: int | None = None) -> None:
-        """Record that the run ended because of something that no list shows. ``what``: a clause."""
+    def _interrupt_unlisted(self, what: str, before: int | None = None, also: str = "") -> None:
+        """Record that the run ended because of something that no list shows. ``what``: a clause; ``also``: another."""
         follower = self._follower
         unlisted_s = follower.awake.total_s - follower.unlisted_since
         said = f"; kubectl says {quoted(follower.complaint)}" if follower.complaint else ""
         self._run_log.interrupt(
             f"the cluster: nothing shows {what}, since the API server does not answer as it should (the last list of"
-            f" the pods came {unlisted_s:.0f} s before{said})",
+            f" the pods came {unlisted_s:.0f} s before{also}{said})",
             before,
         )
 
