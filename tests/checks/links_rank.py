@@ -6,7 +6,9 @@ phases as another line.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import time
 from datetime import timedelta
@@ -21,6 +23,7 @@ from checks.fake_context import FakeContext
 
 from seatrial.checks.links import measure as of_links
 from seatrial.checks.links.params import Params
+from seatrial.rank.meeting import MeetingError
 
 rank, size, port = (int(word) for word in sys.argv[1:4])
 store = dist.TCPStore("127.0.0.1", port, None, rank == 0, timedelta(seconds=30), wait_for_workers=False)
@@ -34,6 +37,14 @@ def send_zeros(tensor: torch.Tensor, target: int) -> None:
     send(tensor if tensor.numel() > 1 else tensor * 0, target)
 
 
+def no_port(*_: object, **__: object) -> None:
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def no_port_for_the_group(*_: object) -> None:
+    raise MeetingError("[/pytorch/third_party/gloo/gloo/transport/tcp/listener.cc:38] bind: Address already in use")
+
+
 def receive_late(tensor: torch.Tensor, source: int) -> None:
     time.sleep(0.4)
     recv(tensor, source)
@@ -44,6 +55,8 @@ if lie == "other bytes":
     distributed.send = send_zeros
 elif lie == "many transfers":
     links._LEAST_TRANSFERS = 1_000_000
+elif lie == "no port for the group":
+    links.groups.form = no_port_for_the_group
 elif lie == "late":
     distributed.recv = receive_late
 params = Params(**json.loads(sys.argv[4]))
@@ -59,6 +72,8 @@ context = FakeContext(
 )
 links.measure(context, params)
 print(json.dumps(context.facts.pop().value), flush=True)
+if lie == "no port":
+    links.socket.create_server = no_port  # its page has one
 context.stage, context.given = "round 1", {"round": json.loads(input())}
 links.measure(context, params)
 # The store lives in rank 0: it goes last.

@@ -14,7 +14,10 @@ from checks.fake_context import CPU, FakeContext
 from checks.links_ranks import measured
 from checks.lying_store import Lie, false_port, late_once
 
+from seatrial.checks.links import measure as of_links
 from seatrial.rank import groups
+
+links: Any = of_links
 
 
 @pytest.mark.slow
@@ -111,6 +114,35 @@ def test_a_page_that_cannot_be_reached(closed: list[int], said: list[str]) -> No
     assert [fact["name"] for _, facts in answers for fact in facts if fact["name"] != "asked"] == said
     reason = "no connection to the page of rank 2 (refused)"
     assert [fact["value"] for fact in answers[1][1][1:]] == [{"peer": 2, "reason": reason}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", ["no port", "no port for the group"])
+@pytest.mark.parametrize(
+    "part", [{"pairs": [[0, 1]]}, {"groups": [[0, 1, 2]], "list_below_gbps": 1e9}], ids=["pair", "group"]
+)
+def test_a_rank_whose_host_has_no_port_left_accuses_nobody(lie: str, part: dict[str, Any]) -> None:
+    """Another process of its host may hold them all. Its peer waits in vain, and only says so."""
+    if (lie, "pairs" in part) == ("no port", False):
+        pytest.skip("the members of a group take their ports without a word before")
+    answers = measured(3, part, lie=lie)
+    said = [(fact["name"], str(fact["value"])) for fact in answers[0][1] if fact["name"] != "asked"]
+    assert [name for name, _ in said] == ["unmet"]
+    assert "Address already in use" in said[0][1]
+    if lie == "no port":
+        assert [fact["name"] for fact in answers[1][1]] == ["unmet"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("[/pytorch/gloo/listener.cc:38] bind: Address already in use", "bind: Address already in use"),
+        ("NCCL error, 2.21\nLast error:\nsocket: Too many open files", "Too many open files: NCCL error, 2.21"),
+        ("[/pytorch/gloo/pair.cc:144] Timed out waiting", "Timed out waiting"),
+    ],
+)
+def test_what_the_host_lacked_comes_first(error: str, reason: str) -> None:
+    assert links._first_line(RuntimeError(error)) == reason
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,14 @@ import base64
 import errno
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -179,3 +183,38 @@ def test_each_key_of_a_store_is_of_the_rank_that_sets_it(page: WordPage) -> None
     assert stores[0].unmet
     for each in pages[1:]:
         each.close()
+
+
+def test_each_time_that_a_process_stood_still_counts(tmp_path: Path) -> None:
+    """A machine that swaps stands still again and again, each time for less than its peer waits."""
+    script = tmp_path / "still.py"
+    script.write_text(
+        "import sys\nfrom seatrial.rank.word_page import WordPage\npage = WordPage('127.0.0.1')\npage.open()\n"
+        "print('open', flush=True)\nsys.stdin.readline()\nprint(page.stood_still_s, flush=True)\n"
+        "page.watch()\nprint(page.stood_still_s, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "open\n"
+        for _ in range(4):
+            os.kill(running.pid, signal.SIGSTOP)
+            time.sleep(0.5)
+            os.kill(running.pid, signal.SIGCONT)
+            time.sleep(0.2)
+        still_s, anew_s = map(float, running.communicate("\n")[0].split())
+    assert still_s > 1.5
+    assert anew_s == 0
+
+
+def test_many_peers_that_are_on_time_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group has hundreds of members, and each page takes some milliseconds."""
+    peers = [PeerPage(rank, ("127.0.0.1", 9)) for rank in range(500)]
+    store = PageStore.__new__(PageStore)
+    monkeypatch.setattr(store, "_peers", peers, raising=False)
+    for peer in peers:
+        peer.late_s = 0.02
+    assert store.late_s == 0
+    peers[3].late_s = peers[4].late_s = 1.5
+    assert store.late_s == 3

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from seatrial.rank.meeting import UnmetError
 from seatrial.rank.word_page import PeerPage, WordPage
 
+_ON_TIME_S = 0.1
+"""The time for a key of a peer that is not late: a page is read as often as that meanwhile."""
 _CHECK_S = 1.0
 """Seconds for the question whether a key is set, which a thread of NCCL asks from time to time."""
 
@@ -43,8 +45,11 @@ class PageStore(dist.Store):
 
     @property
     def late_s(self) -> float:
-        """The time by which this rank may have read the keys of others late."""
-        return sum(peer.late_s for peer in self._peers if peer is not None)
+        """The time by which this rank may have read the keys of others late.
+
+        Of hundreds of peers, each takes some milliseconds, none of which is late.
+        """
+        return sum(peer.late_s for peer in self._peers if peer is not None and peer.late_s > _ON_TIME_S)
 
     @property
     def held_s(self) -> float:

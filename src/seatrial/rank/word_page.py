@@ -29,6 +29,8 @@ _READING_S = 2.0
 sooner there than its next attempt."""
 _WAKE_S = 0.1
 """The longest time between two looks at the clock while a page is open."""
+_STILL_S = 0.2
+"""The time between two such looks from which on this process stood still: it may only have waited for a core."""
 _PAUSE_S = 0.05
 """Seconds after which a page listens again that could not: this process may have no descriptor left."""
 _MOST_READINGS = 150
@@ -66,7 +68,7 @@ class WordPage:
         self._words: Mapping[str, bytes] = {}
         self._text = b"{}"
         self._readings = _Readings()
-        self._looked_at, self._longest_s = time.monotonic(), 0.0
+        self._looked_at, self._still_s = time.monotonic(), 0.0
         self._answers, self._is_closed = threading.Event(), False
         self._server.settimeout(_WAKE_S)
         self._thread = threading.Thread(target=self._answer, name="words", daemon=True)
@@ -104,12 +106,13 @@ class WordPage:
 
     def watch(self) -> None:
         """Look from now on whether this process stands still."""
-        self._looked_at, self._longest_s = time.monotonic(), 0.0
+        self._looked_at, self._still_s = time.monotonic(), 0.0
 
     @property
     def stood_still_s(self) -> float:
-        """The longest time since ``watch`` in which this process, or its machine, did nothing."""
-        return max(self._longest_s, time.monotonic() - self._looked_at)
+        """The time since ``watch`` in which this process, or its machine, did nothing: each time counts."""
+        since_s = time.monotonic() - self._looked_at
+        return self._still_s + (since_s if since_s > _STILL_S else 0.0)
 
     def said(self, key: str) -> bytes | None:
         """Return a word of this page; None: it has no such word."""
@@ -123,7 +126,7 @@ class WordPage:
     def _answer(self) -> None:
         while True:
             self._answers.wait()
-            self._longest_s, self._looked_at = self.stood_still_s, time.monotonic()
+            self._still_s, self._looked_at = self.stood_still_s, time.monotonic()
             try:
                 reader, _ = self._server.accept()
             except TimeoutError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import socket
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -179,10 +180,17 @@ class _RoundOnFabric:
         (other,) = (peer for peer in self._peers(pair) if peer is not None)
         self._page.begin()
         now = time.monotonic()
-        self._page.say(f"{name}ready", b"")
-        other.word(f"{name}ready", now + self._wait_s, reached_until=now + self._patience_s)
-        self._page.say(f"{name}go", b"")
-        other.word(f"{name}go", time.monotonic() + self._patience_s)
+        family = socket.AF_INET6 if ":" in self._context.address else socket.AF_INET
+        try:
+            port = socket.create_server(("", 0), family=family)
+        except OSError as error:
+            raise UnmetError(f"this host has no port to listen on: {error.strerror or error}") from error
+        # Other processes of this host may take the last ports: this one is kept until the group takes one.
+        with port:
+            self._page.say(f"{name}ready", b"")
+            other.word(f"{name}ready", now + self._wait_s, reached_until=now + self._patience_s)
+            self._page.say(f"{name}go", b"")
+            other.word(f"{name}go", time.monotonic() + self._patience_s)
         return self._meeting(name, pair)
 
     def _peers(self, ranks: Sequence[int]) -> list[PeerPage | None]:
@@ -203,12 +211,15 @@ class _RoundOnFabric:
     def _late(self, late_s: float, failed: str, *, is_crowded: bool = False) -> str:
         """Return why a failure accuses nobody: one of the two may have come so late that the other one gave it up.
 
-        A page that many read answers late, and a machine may stand still. ``late_s``: how late this rank read that the
+        A page that many read answers late, and a machine may stand still. Other processes of a host may have
+        taken its last port or its memory. ``late_s``: how late this rank read that the
         peer had begun. ``is_crowded``: others may have kept the peer from reading the page of this rank. Empty for
         ranks that were in time, and without a failure.
         """
         late_s += self._page.stood_still_s
         why = "others read the page of this rank all the time" if is_crowded else ""
+        if groups.lack_of_host(failed):
+            why = "this host lacks a port or memory"
         if late_s > _LATE * self._params.pair_timeout_s:
             why = f"this rank was {late_s:.1f} s late"
         return f"{why}: {failed}"[:_LONGEST_REASON] if failed and why else ""
@@ -422,6 +433,11 @@ def _group_steps(group: Sequence[int], turns: int) -> Iterator[list[tuple[int, i
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error, without the addresses of Gloo's source files, at most 200 characters."""
+    """Return the first line of an error, without the addresses of Gloo's source files, at most 200 characters.
+
+    NCCL says in its last line what the host lacked: that comes first then.
+    """
     line = (str(error).splitlines() or [type(error).__name__])[0]
+    lack = groups.lack_of_host(str(error))
+    line = line if lack in line else f"{lack}: {line}"
     return re.sub(r"\[[^\s\[\]]+\.(?:cc|h|cpp):\d+\] ?", "", line)[:_LONGEST_REASON]
