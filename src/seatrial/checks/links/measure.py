@@ -212,9 +212,9 @@ class _RoundOnFabric:
         """Return why a failure accuses nobody: one of the two may have come so late that the other one gave it up.
 
         A page that many read answers late, and a machine may stand still. Other processes of a host may have
-        taken its last port or its memory. ``late_s``: how late this rank read that the
-        peer had begun. ``is_crowded``: others may have kept the peer from reading the page of this rank. Empty for
-        ranks that were in time, and without a failure.
+        taken its last port or its memory. ``late_s``: how late this rank read that the peer had begun. ``is_crowded``:
+        others may have kept the peer from reading the page of this rank. Empty for ranks that were in time, and without
+        a failure.
         """
         late_s += self._page.stood_still_s
         why = "others read the page of this rank all the time" if is_crowded else ""
