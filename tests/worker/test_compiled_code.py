@@ -113,6 +113,15 @@ def test_a_folder_in_which_all_can_rename_is_refused(
         folders.own_temporary_folder()
 
 
+def test_a_pod_whose_folders_are_open_to_all_in_it_compiles(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emptyDir has mode 0777; the manifest sets both variables."""
+    tmp.chmod(0o777)
+    for name in _CACHES:
+        monkeypatch.setenv(name, f"/home/seatrial/{name}")
+    seen = _begin(_spec(tmp.parent, compile=True), monkeypatch)
+    assert [seen[name] for name in ("TMPDIR", *_CACHES)] == [str(tmp), *(f"/home/seatrial/{name}" for name in _CACHES)]
+
+
 def test_the_data_of_a_user_without_a_home_stay_where_they_were(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(train_rank, "default_folder", lambda environ: asked.append(environ["TMPDIR"]))

@@ -14,16 +14,21 @@ import tempfile
 from seatrial.errors import RequestError
 from seatrial.folders import NotPrivateError, new_temporary_folder, own_temporary_folder
 
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
 
 def keep_compiled_code_private() -> None:
     """Have torch, and the compilers that it starts, use a folder of this user alone. Call it before torch is imported.
 
     Not below the home folder, which hosts with other CPUs may share: torch does not compile again for those. Raises
-    RequestError where there is no such folder.
+    RequestError where there is no such folder and the variables of the caches are not set either: a pod has its
+    folders for all that, which Kubernetes leaves open to all who are in it.
     """
     try:
         folder = _folder()
     except OSError as error:
+        if all(os.environ.get(name) for name in _CACHES):
+            return
         raise RequestError(
             f"--compile: {socket.gethostname()} has no place for compiled code that only this user can change"
             f" ({error.strerror or error}); set TMPDIR to one there, or leave --compile out."
@@ -31,7 +36,7 @@ def keep_compiled_code_private() -> None:
     # Precompiled headers (torch/_inductor/codecache.py) and other caches are among temporary files, whatever the
     # variables below say.
     os.environ["TMPDIR"] = tempfile.tempdir = folder
-    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+    for name in _CACHES:
         if not os.environ.get(name):
             os.environ[name] = os.path.join(folder, name.removesuffix("_CACHE_DIR").lower())
 
