@@ -7,7 +7,6 @@ import contextlib
 import random
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from fuzz.harness import Target, count, explore
 from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES, line_of
 from hypothesis import strategies as st
 
+from seatrial.conductor.clock import clock_s
 from seatrial.conductor.config import TrialConfig
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import StepPlan
@@ -62,7 +62,7 @@ class _Served:
             join_timeout_s=3_000.0,
             most_generations=1,
         )
-        self.conductor = TrialConductor(config, time.monotonic())
+        self.conductor = TrialConductor(config, clock_s())
         self.thread = threading.Thread(target=self._serve, args=(nodes,))
 
     def _serve(self, nodes: int) -> None:

@@ -502,8 +502,7 @@ class Server:
             self._perform(self._conductor.lost(peer.node, detail, self._now()))
 
     def _perform(self, actions: Actions) -> None:
-        # Before the events: to keep one may take long, and the deadline of what is asked here
-        # runs already.
+        # Before the events: to keep one may take long, and the deadline of what is asked here runs already.
         for node, command in actions.send:
             peer = self._peers.get(node)
             if peer is not None and peer.socket.fileno() >= 0:
