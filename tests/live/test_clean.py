@@ -16,7 +16,7 @@ from passes import left_open
 
 def test_two_processes_pass(tmp_path: Path) -> None:
     ended = trial(tmp_path)
-    assert ended.report["acceptance"]["status"] == "PASS", ended.report["findings"]
+    assert ended.report["acceptance"]["status"] == "PASS", (ended.report["acceptance"], ended.report["findings"])
     assert ended.exit_code == 0
     assert left_open(ended.report["acceptance"]["partial"]) == []
     assert {check["status"] for check in ended.report["checks"].values()} == {"pass"}
