@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -154,7 +156,19 @@ def three_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     collected = {item.module.__name__ for item in request.session.items if isinstance(item, pytest.Function)}
     names = sorted(name for name in collected if hasattr(sys.modules[name], "on_3_ranks"))
     folder = tmp_path_factory.mktemp("ranks")
-    return run_jobs(3, {name: (sys.modules[name].on_3_ranks, (str(folder / name),)) for name in names})
+    jobs = {name: (sys.modules[name].on_3_ranks, (str(folder / name),)) for name in names}
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return run_jobs(3, jobs)
+    # The processes of pytest-xdist have collected the same files: the first that needs the results is the one to run.
+    shared = tmp_path_factory.getbasetemp().parent
+    with open(shared / "three_ranks.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        file = shared / "three_ranks.pickle"
+        if not file.exists():
+            file.write_bytes(pickle.dumps(run_jobs(3, jobs)))
+        # Written by the line above, so trusted.
+        results: dict[str, list[Any]] = pickle.loads(file.read_bytes())
+        return results
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,8 @@ TOKEN = "the-token"
 class StubConductor:
     """Listens, starts one agent, and has its one conversation."""
 
-    def __init__(self, keep: Path, *, starts_programs: bool = True) -> None:
+    def __init__(self, keep: Path, *, starts_programs: bool = True, before: str = "") -> None:
+        """``before``: what the process of the agent executes first, such as shorter waits."""
         self.keep = keep
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(20)
@@ -31,7 +32,9 @@ class StubConductor:
             environ = {**os.environ, "SEATRIAL_CONTROL": f"127.0.0.1:{port}"}
             environ |= {"SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0", "SEATRIAL_KEEP": str(keep)}
             environ |= {"SEATRIAL_PROGRAM": "1"} if starts_programs else {}
-            self.agent = subprocess.Popen([sys.executable, "-m", "seatrial.agent.agent_main"], env=environ)
+            code = f"{before}\nimport seatrial.agent.agent_main\nseatrial.agent.agent_main.main()"
+            argv = ["-c", code] if before else ["-m", "seatrial.agent.agent_main"]
+            self.agent = subprocess.Popen([sys.executable, *argv], env=environ)
             self.connection, _ = listener.accept()
         (self.agent_pid,) = _children(self.agent.pid)  # the guardian's only child
         self.connection.settimeout(30)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from agent.stub_conductor import StubConductor
 from agent.test_agent_silence import Peer, _start_program
+from by_day import by_day
 from disks import frozen, made_disk
 from slow_disk import SlowDisk
 
@@ -125,7 +126,10 @@ def test_a_script_waits_for_the_disk_and_a_rank_of_ours_does_not(
     ended: list[bool] = []
     peer.send(_start_program(_PRINTS, str(tmp_path / "count"), watched=watched))
     looks = lambda: ended.append("exit" in _kinds(peer))  # noqa: E731
-    assert _serve(peer, (5.0, looks), (0.0, disk.thaw), (4.0, lambda: _stop(peer))) == 0
+    assert (
+        _serve(peer, (5.0 if watched else 2.0, looks), (0.0, disk.thaw), (0.5 if watched else 4.0, lambda: _stop(peer)))
+        == 0
+    )
     assert ended == [watched]
     log = (tmp_path / "rank0.gen0.log").read_bytes()
     notes = [message["text"] for message in peer.heard() if message["kind"] == "note"]
@@ -180,7 +184,7 @@ _NODE_STEP = {
 }
 
 
-@pytest.mark.parametrize("watches", [False, True])
+@pytest.mark.parametrize("watches", by_day([False, True]))
 def test_a_step_of_agents_starts_once_its_disk_answers(
     watches: bool, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from by_day import by_day
 
 from seatrial.agent.last_output import LastOutput, shown
 from seatrial.conductor.program_failures import Exit, ScriptError, script_error
@@ -112,7 +113,7 @@ def read(lines: Sequence[str], code: int = 1, size: int = 1) -> ScriptError:
     return script_error(Exit(rank=0, code=code, ours=False, at=0.0, last_lines=tuple(sent(lines, size))))
 
 
-@pytest.mark.parametrize("size", [1, 100])
+@pytest.mark.parametrize("size", by_day([1, 100]))
 @pytest.mark.parametrize("later", LATER.values(), ids=LATER)
 @pytest.mark.parametrize("before", [[], [OWN], [*SUMMARY * 20], raised(OWN, calls=20), in_thread(OWN)], ids=range(5))
 @pytest.mark.parametrize("calls", [2, 40])

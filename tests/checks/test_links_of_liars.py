@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from by_day import by_day
 from checks.simulated_links import DEAD, SimulatedCluster, slow_node
 
 from seatrial.checks.links import CHECK
@@ -104,7 +105,7 @@ def test_the_only_other_node_makes_no_link_within_a_node_a_fault(by_device: bool
     assert "only one other node has it fast" in str(ruling.absent)
 
 
-@pytest.mark.parametrize(("nodes", "fails"), [(3, False), (4, True), (5, True), (8, True)])
+@pytest.mark.parametrize(("nodes", "fails"), by_day([(3, False), (4, True), (5, True), (8, True)], 0, 1))
 def test_one_other_node_does_not_excuse_a_slow_link_within_a_node(nodes: int, fails: bool) -> None:
     last = (nodes - 1) * 4
     honest = SimulatedCluster(nodes=nodes, nproc_per_node=4, device_type="cuda", slow=_pair_within(nodes, {0: 0.4}))
@@ -122,7 +123,7 @@ def test_one_other_node_does_not_excuse_a_slow_link_within_a_node(nodes: int, fa
         assert fails or "half of the other nodes" in str(ruling.absent)
 
 
-@pytest.mark.parametrize("nodes", [17, 32, 64])
+@pytest.mark.parametrize("nodes", by_day([17, 32, 64]))
 @pytest.mark.parametrize("silent", [1, 2, 8, 9, 16, 17])
 @pytest.mark.parametrize("says_late", [False, True])
 @pytest.mark.parametrize("rounds", [1, 99])
@@ -174,7 +175,7 @@ def _stopped(words: Collection[tuple[int, int | None]], rounds: int, seen: list[
     return lie
 
 
-@pytest.mark.parametrize("nodes", [18, 64])
+@pytest.mark.parametrize("nodes", by_day([18, 64]))
 @pytest.mark.parametrize("rounds", [1, 99])
 @pytest.mark.parametrize("words", [[(1, None)], [(1, 1)], [(1, 999)], [(1, None), (3, None)], [(1, None), (3, 5)]])
 def test_a_member_that_could_not_join_a_group_is_no_culprit(
@@ -214,7 +215,7 @@ def test_a_rank_that_repeats_its_failures_keeps_nobody_busy() -> None:
     assert time.perf_counter() - began < 10
 
 
-@pytest.mark.parametrize("nodes", [17, 32])
+@pytest.mark.parametrize("nodes", by_day([17, 32]))
 @pytest.mark.parametrize("rounds", [1, 99])
 @pytest.mark.parametrize(
     "words",
@@ -232,7 +233,7 @@ def test_what_one_end_alone_says_of_a_group_accuses_nobody(
     assert f"rank {rank} says of rank {peer} what that one does not: {DEAD}" in str(ruling.absent)
 
 
-@pytest.mark.parametrize("nodes", [17, 32])
+@pytest.mark.parametrize("nodes", by_day([17, 32]))
 @pytest.mark.parametrize(
     ("more", "named"),
     [
@@ -249,7 +250,7 @@ def test_a_pair_of_which_both_ends_say_that_it_broke_is_found(
     assert _failed(ruling) == [named]
 
 
-@pytest.mark.parametrize("nodes", [17, 32, 64])
+@pytest.mark.parametrize("nodes", by_day([17, 32, 64]))
 @pytest.mark.parametrize(("number", "is_pair"), [(1, True), (2, True), (1, False)])
 def test_a_group_that_passes_again_accuses_nobody(nodes: int, number: int, is_pair: bool) -> None:
     """A member that pauses fails its group, and the half that it is in, as long as the pause lasts."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_day import by_day
 
 import seatrial
 
@@ -93,7 +94,7 @@ def test_a_new_check_runs_from_the_bundle(folder: Path) -> None:
 OF_AGENTS = ("--on", "local", "--nodes", "2", "--device", "cpu", "--nproc-per-node", "1", "--out", "out")
 
 
-@pytest.mark.parametrize("max_nodes", [1, 2])
+@pytest.mark.parametrize("max_nodes", by_day([1, 2]))
 def test_a_new_check_of_agents(folder: Path, max_nodes: int) -> None:
     """It runs before the ranks; after its failure the checks that need the network are not started, and say why."""
     plan = {"level": "smoke", "checks": ["inventory", "toy_of_agents", "bootstrap"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from by_day import by_day
 from checks.simulated_fabric import HEALTHY_GBPS, SimulatedFabric
 
 from seatrial.checks.links.solver import (
@@ -276,7 +277,7 @@ def test_contention_without_a_repetition_is_an_open_question() -> None:
     assert any("slowed one another down" in text for text in diagnosis.remains)
 
 
-@pytest.mark.parametrize("ends", [(0, 231), (7, 8), (30, 187), (115, 116), (60, 61)])
+@pytest.mark.parametrize("ends", by_day([((0, 231),), ((7, 8),), ((30, 187),), ((115, 116),), ((60, 61),)]))
 def test_an_unlisted_dead_link_of_232_is_named_after_ten_rounds(ends: tuple[int, int]) -> None:
     links = {ends: 0.0, ends[::-1]: 0.0}
     diagnosis = SimulatedFabric(topology=fleet(232), links=links, hints=False).trial(most_rounds=10)

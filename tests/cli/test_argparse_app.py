@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 
 from seatrial import __version__
 from seatrial.cli.command import commands
@@ -35,20 +36,23 @@ def typed(
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        (["rum"], "no such command 'rum'. Did you mean 'run'?"),
-        (["--nonsense"], "no such option --nonsense here"),
-        (["report"], "the following arguments are required: PATH...; see seatrial.pyz report --help."),
-        (["plan"], "no such command 'plan'. Did you mean 'plan show'?"),
-        (["plan", "shaw"], "no such command 'plan shaw'. Did you mean 'plan show'?"),
-        (["run", "--nonsense"], "no such option --nonsense; see seatrial.pyz run --help."),
-        (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),
-        (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda (NVIDIA), rocm (AMD), cpu"),
-        (["run", "quik"], "did you mean quick"),
-        (["run", "--on", "moon"], "--on moon: no such target"),
-        (["run", "--python", "/nonexistent/python"], "--python /nonexistent/python: it does not run"),
-        (["run", "smoke", "--device", "cpu", "--out", "/dev/null/reports"], "reports cannot be written there"),
-    ],
+    by_day(
+        [
+            (["rum"], "no such command 'rum'. Did you mean 'run'?"),
+            (["--nonsense"], "no such option --nonsense here"),
+            (["report"], "the following arguments are required: PATH...; see seatrial.pyz report --help."),
+            (["plan"], "no such command 'plan'. Did you mean 'plan show'?"),
+            (["plan", "shaw"], "no such command 'plan shaw'. Did you mean 'plan show'?"),
+            (["run", "--nonsense"], "no such option --nonsense; see seatrial.pyz run --help."),
+            (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),
+            (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda (NVIDIA), rocm (AMD), cpu"),
+            (["run", "quik"], "did you mean quick"),
+            (["run", "--on", "moon"], "--on moon: no such target"),
+            (["run", "--python", "/nonexistent/python"], "--python /nonexistent/python: it does not run"),
+            (["run", "smoke", "--device", "cpu", "--out", "/dev/null/reports"], "reports cannot be written there"),
+        ],
+        *(0, 2, 6, 10, 11),
+    ),
 )
 def test_a_wrong_request_is_one_sentence_and_code_2(
     pyz: Path, tmp_path: Path, arguments: list[str], words: str

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 
 _FINDS_TORCH = """
 import sys
@@ -29,29 +30,32 @@ def _seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None)
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        (["rum"], "no such command 'rum'. Did you mean 'run'?"),
-        (["xyz"], "no such command 'xyz'. Commands: run,"),
-        (["run", "--nonsense"], "no such option --nonsense."),
-        (["run", "quik"], "quik"),
-        (["run", "--nproc-per-node", "0"], "--nproc-per-node 0: expected a number from 1, or auto, gpu or cpu"),
-        (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),
-        (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda (NVIDIA), rocm (AMD), cpu"),
-        (["run", "--on", "moon"], "--on moon: no such target; there is local"),
-        (["run", "--backend", "nccl", "--device", "cpu"], "--backend nccl: NCCL moves data between GPUs only"),
-        (["run", "--python", "/nonexistent/python"], "--python /nonexistent/python: it does not run"),
-        (["run", "--deadline", "0", "--device", "cpu"], "--deadline 0: expected more than 0 seconds"),
-        (
-            ["run", "--deadline", "nan", "--device", "cpu"],
-            "--deadline nan: expected a time such as 90 (seconds), 90s, 5m or 2h",
-        ),
-        (["run", "--only", "nothing", "--device", "cpu"], "nothing"),
-        (["run", "--skip", "", "--only", "compute,compote", "--device", "cpu"], "compote"),
-        (
-            ["run", "--batch-size", "100000", "--nproc-per-node", "3", "--device", "cpu"],
-            "3 ranks, batch_size 100000 (from --batch-size).",
-        ),
-    ],
+    by_day(
+        [
+            (["rum"], "no such command 'rum'. Did you mean 'run'?"),
+            (["xyz"], "no such command 'xyz'. Commands: run,"),
+            (["run", "--nonsense"], "no such option --nonsense."),
+            (["run", "quik"], "quik"),
+            (["run", "--nproc-per-node", "0"], "--nproc-per-node 0: expected a number from 1, or auto, gpu or cpu"),
+            (["run", "--nproc-per-node", "two"], "--nproc-per-node two: expected a number from 1, or auto, gpu or cpu"),
+            (["run", "--device", "gpu"], "--device gpu: expected one of auto, cuda (NVIDIA), rocm (AMD), cpu"),
+            (["run", "--on", "moon"], "--on moon: no such target; there is local"),
+            (["run", "--backend", "nccl", "--device", "cpu"], "--backend nccl: NCCL moves data between GPUs only"),
+            (["run", "--python", "/nonexistent/python"], "--python /nonexistent/python: it does not run"),
+            (["run", "--deadline", "0", "--device", "cpu"], "--deadline 0: expected more than 0 seconds"),
+            (
+                ["run", "--deadline", "nan", "--device", "cpu"],
+                "--deadline nan: expected a time such as 90 (seconds), 90s, 5m or 2h",
+            ),
+            (["run", "--only", "nothing", "--device", "cpu"], "nothing"),
+            (["run", "--skip", "", "--only", "compute,compote", "--device", "cpu"], "compote"),
+            (
+                ["run", "--batch-size", "100000", "--nproc-per-node", "3", "--device", "cpu"],
+                "3 ranks, batch_size 100000 (from --batch-size).",
+            ),
+        ],
+        *(0, 2, 4, 9, 14),
+    ),
 )
 def test_a_wrong_request_is_one_sentence_and_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
     done = _seatrial(*arguments, cwd=tmp_path)

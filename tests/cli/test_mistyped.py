@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 
 from seatrial.cli import argparse_app
 from seatrial.cli.click_app import main
@@ -370,7 +371,7 @@ MISTYPED: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("entry", [main, argparse_app.main], ids=["click", "argparse"])
-@pytest.mark.parametrize("typed", MISTYPED)
+@pytest.mark.parametrize("typed", by_day(MISTYPED, *range(0, len(MISTYPED), 2)))
 def test_each_answer_is_a_sentence(
     entry: Callable[[], None],
     typed: str,

@@ -19,6 +19,7 @@ from seatrial.cli.click_app import cli
 from seatrial.errors import RequestError
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.wire import encode
+from seatrial.report import recorded_events
 from seatrial.util.text import and_list
 
 
@@ -162,7 +163,7 @@ def test_a_cut_log_is_no_pass(tmp_path: Path) -> None:
     assert call(file).return_value == 3
 
 
-def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be read" in refused(tmp_path / "nothing")
     assert "no event file" in refused(tmp_path)
     for run in ("reports/20260101-000000-aaaa", "reports/20260102-000000-bbbb", "reports/20260103-000000-cccc"):
@@ -175,10 +176,12 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert "no events" in refused(empty)
     os.mkfifo(tmp_path / "pipe")
     assert "neither a file nor a folder" in refused(tmp_path / "pipe")
+    assert recorded_events._MAX_BYTES == 1 << 30
+    monkeypatch.setattr(recorded_events, "_MAX_BYTES", 1 << 20)
     huge = tmp_path / "huge.log"
     with huge.open("wb") as file:
-        file.truncate((1 << 30) + 1)
-    assert "more than 1 GiB" in refused(huge)
+        file.truncate((1 << 20) + 1)
+    assert "in total; give the event files only" in refused(huge)
 
 
 def test_two_runs_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 from event_streams import SCENES, lines_of
 
 CLOSED = "<&- >&- 2>&-"
@@ -80,7 +81,8 @@ def test_a_closed_pipe_changes_no_verdict(stopped: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [("run --on moon", 2), ("--debug run --on moon", 2), ("rum", 2), ("report nothing", 2)]
+    ("arguments", "code"),
+    by_day([("run --on moon", 2), ("--debug run --on moon", 2), ("rum", 2), ("report nothing", 2)]),
 )
 @pytest.mark.parametrize("streams", ["2>&-", CLOSED, pytest.param(f"2>{FULL}", marks=needs_full)])
 def test_a_wrong_request_is_code_2_without_streams(tmp_path: Path, arguments: str, code: int, streams: str) -> None:

@@ -8,6 +8,7 @@ import time
 import zlib
 
 import pytest
+from by_day import by_day
 from conductor.served import served as _served
 from conductor.stub_agent import RUN, StubAgent
 from event_streams import event_of
@@ -28,7 +29,7 @@ def _line(body: str) -> bytes:
     return PREFIX + f"{zlib.crc32(body.encode()):08x} ".encode() + body.encode() + b"\n"
 
 
-@pytest.mark.parametrize("kind", ["progress", "x"])
+@pytest.mark.parametrize("kind", by_day(["progress", "x"]))
 def test_an_agent_that_floods_what_is_no_event_is_ended(kind: str) -> None:
     with _served() as served:
         agent = StubAgent(served.server.port)
@@ -40,7 +41,7 @@ def test_an_agent_that_floods_what_is_no_event_is_ended(kind: str) -> None:
     assert "it sent more events than any check needs" in seen["detail"]
 
 
-@pytest.mark.parametrize("kind", ["status", "x"])
+@pytest.mark.parametrize("kind", by_day(["status", "x"]))
 @pytest.mark.parametrize("depth", [1, 90], ids=["sound", "too deep"])
 def test_large_messages_count_before_they_are_decoded(depth: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not kept may be sent without end, but decoding it takes time, in which nobody else is heard."""
@@ -71,7 +72,9 @@ _PART, *_ = encode({"kind": "x", "x": "x" * 5_000})
 
 
 @pytest.mark.parametrize(
-    "line", [b"\n", b"words of a login script\n", _PART, b"@seatrial1 \n"], ids=["empty", "foreign", "part", "damaged"]
+    "line",
+    by_day([b"\n", b"words of a login script\n", _PART, b"@seatrial1 \n"], 0, 2),
+    ids=["empty", "foreign", "part", "damaged"],
 )
 def test_an_agent_that_sends_no_messages_without_end_is_ended(line: bytes) -> None:
     """A read brings so many empty lines that time passes unnoticed, and the deadlines of all move."""
@@ -97,7 +100,7 @@ def test_messages_of_many_parts_do_not_count_as_lines_without_one() -> None:
                 time.sleep(0.01)
 
 
-@pytest.mark.parametrize("text_chars", [100, 50_000], ids=["short", "split"])
+@pytest.mark.parametrize("text_chars", by_day([100, 50_000], 1), ids=["short", "split"])
 def test_an_agent_that_floods_its_events_is_ended(text_chars: int) -> None:
     with _served() as served:
         agent = StubAgent(served.server.port)

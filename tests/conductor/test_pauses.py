@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from by_day import by_day
 from conductor.simulated_program import Act, SimulatedProgram, config
 from event_streams import event_of
 
@@ -43,7 +44,7 @@ def test_a_stopped_process_was_paused() -> None:
     assert again_s == 0.0
 
 
-@pytest.mark.parametrize("does", ["waits for a disk", "thinks"])
+@pytest.mark.parametrize("does", by_day(["waits for a disk", "thinks"]))
 def test_a_process_that_works_was_not_paused(does: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pauses, "_BEAT_S", 0.02)
     monkeypatch.setattr(pauses, "_PAUSED_S", 1.0)

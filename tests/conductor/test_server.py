@@ -281,9 +281,9 @@ def test_a_stranger_without_the_token_is_no_finding() -> None:
     "change",
     [
         lambda line: line * 2,
-        lambda line: b"",
+        pytest.param(lambda line: b"", marks=pytest.mark.nightly),
         lambda line: line.replace(b"node0", b"node1"),
-        lambda line: b"x" * 5_000,  # without end
+        pytest.param(lambda line: b"x" * 5_000, marks=pytest.mark.nightly),  # without end
     ],
 )
 def test_a_line_that_is_changed_on_the_way_ends_its_agent(change: Callable[[bytes], bytes]) -> None:

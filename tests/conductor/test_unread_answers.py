@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from by_day import by_day
 from conductor.served import Served
 from conductor.served import served as _served
 from conductor.simulated_agents import SimulatedFleet
@@ -154,7 +155,7 @@ def test_an_agent_is_not_silent_while_its_words_lie_unread(monkeypatch: pytest.M
         assert _seen(served) == []
 
 
-@pytest.mark.parametrize("says", [b"", b"x"], ids=["nothing", "a line without end"])
+@pytest.mark.parametrize("says", by_day([b"", b"x"], 1), ids=["nothing", "a line without end"])
 def test_an_agent_whose_bytes_make_no_message_is_silent(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "NODE_SILENT_S", 1.0)
     with _served(2, _ONE_STEP) as served, contextlib.ExitStack() as stack:

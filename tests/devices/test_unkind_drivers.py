@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 from checks.test_diagnostics_judge import rule
 from devices import nvml_double
 from devices.nvml_double import Answers, h100
@@ -64,22 +65,25 @@ GARBAGE = 4294967295
 
 @pytest.mark.parametrize(
     ("name", "field"),
-    [
-        ("nvmlDeviceGetTemperature.0", "temperature_c"),
-        ("nvmlDeviceGetTemperatureThreshold.1", "slowdown_c"),
-        ("nvmlDeviceGetUtilizationRates", "utilization_percent"),
-        ("nvmlDeviceGetPowerUsage", "power_w"),
-        ("nvmlDeviceGetMaxPcieLinkWidth", "pcie_width_max"),
-        ("nvmlDeviceGetMaxPcieLinkGeneration", "pcie_generation_max"),
-        ("nvmlDeviceGetMarginTemperature", "margin_k"),
-        ("field.4", "ecc_uncorrected"),
-        ("field.94", "pcie_replays"),
-        ("field.163", "nvlink_crc_errors"),
-        ("field.144", "row_remap_pending"),
-        ("sram.exceeded", "sram_threshold"),
-        ("repair.tpc", "tpc_repair_pending"),
-        ("field.271", "power_brake"),
-    ],
+    by_day(
+        [
+            ("nvmlDeviceGetTemperature.0", "temperature_c"),
+            ("nvmlDeviceGetTemperatureThreshold.1", "slowdown_c"),
+            ("nvmlDeviceGetUtilizationRates", "utilization_percent"),
+            ("nvmlDeviceGetPowerUsage", "power_w"),
+            ("nvmlDeviceGetMaxPcieLinkWidth", "pcie_width_max"),
+            ("nvmlDeviceGetMaxPcieLinkGeneration", "pcie_generation_max"),
+            ("nvmlDeviceGetMarginTemperature", "margin_k"),
+            ("field.4", "ecc_uncorrected"),
+            ("field.94", "pcie_replays"),
+            ("field.163", "nvlink_crc_errors"),
+            ("field.144", "row_remap_pending"),
+            ("sram.exceeded", "sram_threshold"),
+            ("repair.tpc", "tpc_repair_pending"),
+            ("field.271", "power_brake"),
+        ],
+        *(0, 7, 11),
+    ),
 )
 def test_an_answer_that_cannot_be_true_is_none(node: Node, name: str, field: str) -> None:
     wrong = {**h100(0), name: GARBAGE if field != "power_brake" else 2**63}
@@ -127,7 +131,7 @@ def test_a_device_that_is_refused_is_no_full_pass(node: Node) -> None:
     assert "GPU 1 (index 1) of node gpu-00 did not answer its driver (unknown error of the driver)" in what
 
 
-@pytest.mark.parametrize("code", [999, 10, 4])
+@pytest.mark.parametrize("code", by_day([999, 10, 4]))
 def test_a_device_that_stops_answering_is_no_full_pass(node: Node, code: int) -> None:
     ruling = _ruling(node, [h100(0), h100(1)], [h100(0), {**h100(1), "*": f"!{code}"}])
     assert ruling.unjudged == ("GPU diagnostics of GPU 1 of node gpu-00 not checked",)
@@ -136,7 +140,7 @@ def test_a_device_that_stops_answering_is_no_full_pass(node: Node, code: int) ->
     assert what.startswith("GPU 1 (NVIDIA H100 80GB HBM3, 0000:18:00) of node gpu-00 no longer says its ")
 
 
-@pytest.mark.parametrize("code", [1, 4, 9, 10, 12, 18, 19, 20, 23, 24, 27, 29, 77, 999])
+@pytest.mark.parametrize("code", by_day([1, 4, 9, 10, 12, 18, 19, 20, 23, 24, 27, 29, 77, 999], 0, 13))
 def test_a_value_that_a_device_ought_to_have_is_listed(node: Node, code: int) -> None:
     refused = h100(0, processes=f"!{code}")
     (finding,) = _about_devices(_ruling(node, [refused], [refused]))
@@ -144,7 +148,7 @@ def test_a_value_that_a_device_ought_to_have_is_listed(node: Node, code: int) ->
     assert finding.what.startswith("not checked: processes of GPU 0 of node gpu-00 (")
 
 
-@pytest.mark.parametrize("code", [2, 3, 6, 13, 21, 22, 25, 26])
+@pytest.mark.parametrize("code", by_day([2, 3, 6, 13, 21, 22, 25, 26], 0, 1))
 def test_a_value_that_a_device_lacks_is_no_finding(node: Node, code: int) -> None:
     lacking = h100(0, processes=f"!{code}")
     assert _about_devices(_ruling(node, [lacking], [lacking])) == []
@@ -260,14 +264,17 @@ def _fleet(node: Node, **changes: object) -> list[Finding]:
 
 @pytest.mark.parametrize(
     ("changes", "severity", "words"),
-    [
-        ({"nvmlDeviceGetEnforcedPowerLimit": 300_000}, "warn", "a power limit of 300 W, most others 700 W"),
-        ({"nvmlDeviceGetMaxClockInfo__1": 1200}, "warn", "a highest clock of 1200 MHz, most others 1980 MHz"),
-        ({"nvmlDeviceGetEccMode": 0}, "warn", "ECC off, most others on"),
-        ({"nvmlDeviceGetMigMode": 1}, "warn", "MIG on, most others off"),
-        ({"nvmlDeviceGetMaxPcieLinkWidth": 8}, "warn", "a widest PCIe link of 8, most others 16"),
-        ({"nvmlDeviceGetVbiosVersion": "96.00.01"}, "info", "the VBIOS 96.00.01, most others 96.00.99.00.01"),
-    ],
+    by_day(
+        [
+            ({"nvmlDeviceGetEnforcedPowerLimit": 300_000}, "warn", "a power limit of 300 W, most others 700 W"),
+            ({"nvmlDeviceGetMaxClockInfo__1": 1200}, "warn", "a highest clock of 1200 MHz, most others 1980 MHz"),
+            ({"nvmlDeviceGetEccMode": 0}, "warn", "ECC off, most others on"),
+            ({"nvmlDeviceGetMigMode": 1}, "warn", "MIG on, most others off"),
+            ({"nvmlDeviceGetMaxPcieLinkWidth": 8}, "warn", "a widest PCIe link of 8, most others 16"),
+            ({"nvmlDeviceGetVbiosVersion": "96.00.01"}, "info", "the VBIOS 96.00.01, most others 96.00.99.00.01"),
+        ],
+        *(0, 5),
+    ),
 )
 def test_one_of_eight_is_set_up_otherwise(node: Node, changes: dict[str, object], severity: str, words: str) -> None:
     (found,) = [finding for finding in _fleet(node, **changes) if "most others" in finding.what]

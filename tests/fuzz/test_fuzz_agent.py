@@ -65,10 +65,7 @@ def test_many_strangers_in_the_place_of_the_conductor_are_not_obeyed() -> None:
     explore(STRANGERS, 4_000)
 
 
-def test_a_dripping_peer_delays_an_agent_no_longer_than_a_silent_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(agent_main, "_ANSWER_TIMEOUT_S", 0.5)
+def test_a_dripping_peer_delays_an_agent_no_longer_than_a_silent_one() -> None:
     ours, strangers = socket.socketpair()
     over = threading.Event()
 
@@ -81,7 +78,7 @@ def test_a_dripping_peer_delays_an_agent_no_longer_than_a_silent_one(
     thread.start()
     try:
         with ours, pytest.raises(TimeoutError):
-            agent_main._shake_hands(ours, _TOKEN, 0)
+            agent_main._shake_hands(ours, _TOKEN, 0, 0.5)
     finally:
         over.set()
         thread.join()

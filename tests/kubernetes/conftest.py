@@ -7,6 +7,15 @@ from collections.abc import Iterator
 import pytest
 from kubernetes.double.cluster import Cluster, made_cluster
 
+from seatrial.targets.kubernetes import follower
+
+
+@pytest.fixture(autouse=True)
+def lists_follow_each_other_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A double of kubectl answers at once: it is asked five times as often as a real cluster."""
+    monkeypatch.setattr(follower, "_POLL_S", 0.4)
+    monkeypatch.setattr(follower, "_CHANGING_POLL_S", 0.2)
+
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:

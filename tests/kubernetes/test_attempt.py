@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from by_day import by_day
 from event_streams import Stream
 from kubernetes.attempted import INDEX, ITS_LOG_ENDS, JOB_PATH, OBJECTS, OWNED, WORKLOAD, Cluster, running, waiting
 from kubernetes.kubectl_script_double import scripted
@@ -71,8 +72,8 @@ def test_objects_are_deleted_by_their_uids(tmp_path: Path) -> None:
 
 
 def test_no_node_accepts_them(tmp_path: Path) -> None:
-    text = str(Cluster(tmp_path, [running(0), waiting(1)], queue_s=3.0).error())
-    assert "not all pods have started within 3 s (--queue-timeout)" in text
+    text = str(Cluster(tmp_path, [running(0), waiting(1)], queue_s=1.0).error())
+    assert "not all pods have started within 1 s (--queue-timeout)" in text
     assert "1 of 2 pods wait: no node accepts it (0/3 nodes are available)" in text
 
 
@@ -107,7 +108,7 @@ def test_a_quota(tmp_path: Path) -> None:
     message = 'Error creating: pods "trial-1-0-x" is forbidden: exceeded quota: gpus, requested: 8, used: 0, limited: 4'
     warning = {"involvedObject": {"name": "trial-1"}, "reason": "FailedCreate", "message": message}
     (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
-    text = str(Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=3.0).error())
+    text = str(Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=1.0).error())
     assert '2 of 2 pods cannot be created: "Error creating' in text
     assert "exceeded quota: gpus" in text
 
@@ -123,7 +124,7 @@ def test_what_pod_security_never_admits_ends_at_once(tmp_path: Path) -> None:
 
 def test_an_operator_that_does_not_run_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_progress, "_UNATTENDED_S", 0.5)
-    cluster = Cluster(tmp_path, [], queue_s=4.0)
+    cluster = Cluster(tmp_path, [], queue_s=1.5)
     cluster.error()
     assert [line for line in cluster.printed if "nobody has taken it up; is the operator running" in line]
 
@@ -189,9 +190,9 @@ def test_a_server_that_stops_answering(tmp_path: Path) -> None:
     once = tmp_path / "once"
     code = f"if [ -e {once} ]; then echo 'Unable to connect to the server: EOF' >&2; exit 1; fi; cat {tmp_path}/pods"
     gone = f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/none; else {code}; touch {once}; fi"
-    cluster = Cluster(tmp_path, [running(0), running(1)], ("'get pods'*", gone), no_answer_s=3.0)
+    cluster = Cluster(tmp_path, [running(0), running(1)], ("'get pods'*", gone), no_answer_s=2.0)
     text = str(cluster.error())
-    assert "API server has not answered for 3 s (Unable to connect to the server: EOF)" in text
+    assert "API server has not answered for 2 s (Unable to connect to the server: EOF)" in text
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,9 @@ def test_another_workload_of_the_same_name_is_not_ours(tmp_path: Path) -> None:
     assert "job.batch/trial-1 was deleted by somebody before its pods ran" in str(cluster.error())
 
 
-@pytest.mark.parametrize("owners", [[], [{**OWNED[0], "uid": "u-theirs"}], [{**OWNED[0], "controller": False}]])
+@pytest.mark.parametrize(
+    "owners", by_day([[], [{**OWNED[0], "uid": "u-theirs"}], [{**OWNED[0], "controller": False}]], 1)
+)
 def test_pods_of_others_with_our_labels_are_left_alone(owners: list[Any], tmp_path: Path) -> None:
     """They do not start the run, and no waiting one of them is deleted."""
     theirs = [running(0, "theirs", owners), waiting(1, metadata__name="theirs-1", metadata__ownerReferences=owners)]

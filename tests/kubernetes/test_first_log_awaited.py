@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 from event_streams import healthy
 from kubernetes.attempted import Cluster, listed_in_turn, running
 from kubernetes.test_interrupted_pods import answers_of, ended
@@ -17,7 +18,7 @@ _RESULT = "echo 2026-01-01T00:00:01Z trained 9 of 9 steps: loss 0.1"
 _ITS_LOG = "echo 2026-01-01T00:00:01Z seatrial: rank 1 of 2 on a: cpu"
 
 
-@pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.parametrize("comes_back", by_day([True, False]))
 def test_a_first_log_that_cannot_be_fetched_for_a_while(
     comes_back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

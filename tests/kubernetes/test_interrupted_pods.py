@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_day import by_day
 from event_streams import RUN, Stream
 from fake_checks import fake_load
 from kubernetes.attempted import WORKLOAD, Cluster, listed_in_turn, running
@@ -51,7 +52,7 @@ def followed(
     stream: Stream, pods: list[dict[str, Any]], folder: Path, *, before: list[dict[str, Any]] | None = None
 ) -> tuple[Conclusion, Cluster]:
     """Follow a trial whose first pod sent these events. ``before``: the first list of its pods."""
-    cluster = Cluster(folder, pods, *answers_of(stream, folder, before), ended_s=0.5, reason_s=0.5)
+    cluster = Cluster(folder, pods, *answers_of(stream, folder, before), ended_s=0.2, reason_s=0.2)
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -64,7 +65,7 @@ def _followed_through(
 ) -> tuple[Conclusion, Cluster]:
     """Follow a trial whose pods are listed so, one list after the other."""
     cluster = Cluster(
-        folder, lists[-1], *more, listed_in_turn(lists, folder), *answers_of(stream, folder, None), ended_s=0.5
+        folder, lists[-1], *more, listed_in_turn(lists, folder), *answers_of(stream, folder, None), ended_s=0.2
     )
     attempt = cluster.attempt()
     attempt.run()
@@ -210,7 +211,7 @@ def _names_nobody(found: Conclusion, cluster: Cluster) -> bool:
     return not cordons and not any(finding.severity == "fail" for finding in found.findings)
 
 
-@pytest.mark.parametrize("code", [0, 1, 3])
+@pytest.mark.parametrize("code", by_day([0, 1, 3], 1))
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -250,7 +251,9 @@ def _ended_at(pod: dict[str, Any], at: str) -> dict[str, Any]:
     ],
     ids=["hangs", "hung", "was cut off", "was cut off by a clock that is behind", "was killed"],
 )
-@pytest.mark.parametrize("at", ["2026-01-01T00:00:05Z", "2026-01-01T00:00:10Z"], ids=["before", "in that second"])
+@pytest.mark.parametrize(
+    "at", by_day(["2026-01-01T00:00:05Z", "2026-01-01T00:00:10Z"], 1), ids=["before", "in that second"]
+)
 @pytest.mark.parametrize("before", [None, [ended(0, 1), running(1)]])
 def test_a_missed_pod_that_is_deleted_after_the_verdict_is_blamed(
     other: dict[str, Any], at: str, before: list[dict[str, Any]] | None, tmp_path: Path
@@ -271,7 +274,9 @@ def test_no_pod_hides_its_end_behind_a_later_deletion(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["2026-01-01T00:00:40Z", "2026-01-01T00:00:05Z"], ids=["in time", "behind"])
-@pytest.mark.parametrize("first_at", ["2026-01-01T00:00:15Z", "2026-01-01T00:00:05Z"], ids=["in time", "behind"])
+@pytest.mark.parametrize(
+    "first_at", by_day(["2026-01-01T00:00:15Z", "2026-01-01T00:00:05Z"], 1), ids=["in time", "behind"]
+)
 @pytest.mark.parametrize("has_signal", [False, True])
 def test_lists_tell_what_clocks_do_not(has_signal: bool, first_at: str, at: str, tmp_path: Path) -> None:
     """A list shows that a pod is deleted before it has ended, and before the first one has: no clock undoes that."""
@@ -294,7 +299,7 @@ _NO_REASON_YET["status"]["phase"] = "Running"
 _EVICTED = ended(1, 137, reason="Evicted")
 
 
-@pytest.mark.parametrize("late", [[running(1)], [_NO_REASON_YET], [running(1), _NO_REASON_YET]])
+@pytest.mark.parametrize("late", by_day([[running(1)], [_NO_REASON_YET], [running(1), _NO_REASON_YET]], 1))
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_a_reason_that_the_kubelet_tells_late_is_waited_for(
     is_interrupted: bool, late: list[dict[str, Any]], tmp_path: Path
@@ -362,7 +367,7 @@ def _mpi_pods(code: int, worker: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _followed_under_mpi(stream: Stream, pods: list[dict[str, Any]], folder: Path) -> tuple[Conclusion, Cluster]:
-    cluster = Cluster(folder, pods, *answers_of(stream, folder, None), ended_s=0.5, reason_s=0.5)
+    cluster = Cluster(folder, pods, *answers_of(stream, folder, None), ended_s=0.2, reason_s=0.2)
     job = replace(cluster.job, target="mpijob", detail=replace(cluster.job.detail, under_mpi=True))
     attempt = cluster.attempt_at(job)
     attempt.run()
@@ -371,7 +376,9 @@ def _followed_under_mpi(stream: Stream, pods: list[dict[str, Any]], folder: Path
     return conclude(cluster.events, load=fake_load), cluster
 
 
-@pytest.mark.parametrize(("code", "has_signal"), [(0, False), (1, False), (1, True), (143, True), (255, True)])
+@pytest.mark.parametrize(
+    ("code", "has_signal"), by_day([(0, False), (1, False), (1, True), (143, True), (255, True)], 1, 3)
+)
 @pytest.mark.parametrize(
     ("status", "words"),
     [(_DRAINED, "was evicted on request"), (_PREEMPTED, "was preempted by another pod"), ({}, "was deleted")],
@@ -387,7 +394,7 @@ def test_a_worker_of_mpi_that_was_stopped_is_not_blamed(
     assert _names_nobody(found, cluster)
 
 
-@pytest.mark.parametrize("code", [0, 1, 255])
+@pytest.mark.parametrize("code", by_day([0, 1, 255], 0, 2))
 @pytest.mark.parametrize(
     "worker",
     [
@@ -397,7 +404,9 @@ def test_a_worker_of_mpi_that_was_stopped_is_not_blamed(
     ],
     ids=["was cut off", "hangs", "was killed"],
 )
-@pytest.mark.parametrize("at", ["2026-01-01T00:00:05Z", "2026-01-01T00:00:10Z"], ids=["before", "in that second"])
+@pytest.mark.parametrize(
+    "at", by_day(["2026-01-01T00:00:05Z", "2026-01-01T00:00:10Z"], 1), ids=["before", "in that second"]
+)
 def test_a_worker_that_the_operator_deletes_at_the_end_is_blamed(
     worker: dict[str, Any], at: str, code: int, tmp_path: Path
 ) -> None:
@@ -410,7 +419,7 @@ def test_a_worker_that_the_operator_deletes_at_the_end_is_blamed(
     }
 
 
-@pytest.mark.parametrize("reason", [_DRAINED, _PREEMPTED])
+@pytest.mark.parametrize("reason", by_day([_DRAINED, _PREEMPTED]))
 def test_a_stopped_worker_hides_no_loss_of_another_one(reason: dict[str, Any], tmp_path: Path) -> None:
     """The pod of the lost agent goes on; the other one is stopped while the conductor comes to its end."""
     launcher, worker, lost = _mpi_pods(1, {**running(1), "spec": {**running(1)["spec"], "nodeName": "gpu-1"}})
@@ -434,7 +443,7 @@ def test_a_launcher_of_mpi_that_somebody_deletes_is_named(tmp_path: Path) -> Non
 # Without a conductor
 
 
-@pytest.mark.parametrize("survivor", [1, 130])
+@pytest.mark.parametrize("survivor", by_day([1, 130], 1))
 @pytest.mark.parametrize(
     "other",
     [

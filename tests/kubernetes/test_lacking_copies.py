@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 from event_streams import Stream
 from fake_checks import fake_load
 from kubernetes.attempted import Cluster, running
@@ -142,11 +143,11 @@ def test_a_launcher_whose_copy_lacks_what_it_said(tmp_path: Path, monkeypatch: p
     assert _blamed(tmp_path, None, says=_NOTICED) == []
 
 
-@pytest.mark.parametrize(("reason", "num_blamed"), [("Error", 0), ("OOMKilled", 1)])
+@pytest.mark.parametrize(("reason", "num_blamed"), by_day([("Error", 0), ("OOMKilled", 1)]))
 def test_a_launcher_whose_log_was_not_read(
     reason: str, num_blamed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_module, "_UNREACHED_S", 3.0)
+    monkeypatch.setattr(attempt_module, "_UNREACHED_S", 1.0)
     once = (
         f"if [ -e {tmp_path}/once ]; then echo 'connection refused' >&2; exit 1; fi;"
         f" touch {tmp_path}/once; cat {tmp_path}/first"

@@ -13,6 +13,7 @@ from kubernetes.attempted import Cluster, running
 from kubernetes.test_interrupted_pods import answers_of
 from slow_disk import SlowDisk
 
+from seatrial.targets.kubernetes import attempt as attempt_module
 from seatrial.targets.kubernetes import log_copies
 from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.util import disk_writer
@@ -31,8 +32,9 @@ def _full() -> None:
     raise OSError(28, os.strerror(28))
 
 
-def _run(tmp_path: Path) -> Cluster:
+def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A trial that ends well, while the other pod prints much; its objects are deleted."""
+    monkeypatch.setattr(attempt_module, "_LAST_OUTPUT_S", 3.0)
     answers = answers_of(healthy(), tmp_path, None)
     cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-1-x'*", _PRINTS), *answers)
     attempt = cluster.attempt()
@@ -45,7 +47,7 @@ def _run(tmp_path: Path) -> Cluster:
 
 def test_a_full_disk_ends_no_run(tmp_path: Path, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "wait", _full)
-    cluster = _run(tmp_path)
+    cluster = _run(tmp_path, monkeypatch)
     assert cluster.run_log.over
     noted = [event["text"] for event in cluster.events if event["kind"] == "note"]
     assert any(
@@ -60,7 +62,7 @@ def test_a_disk_that_answers_nothing_keeps_no_object(
     monkeypatch.setattr(log_copies, "_LAST_WRITE_S", 0.2)
     monkeypatch.setattr(log_copies, "LAST_ANSWER_S", 0.2)
     disk.freeze()
-    cluster = _run(tmp_path)
+    cluster = _run(tmp_path, monkeypatch)
     assert cluster.run_log.over
     noted = [event["text"] for event in cluster.events if event["kind"] == "note"]
     assert any("of a log are missing in trial-1-1-x.log (the disk has not answered for" in text for text in noted)

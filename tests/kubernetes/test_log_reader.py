@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_day import by_day
 from kubernetes.kubectl_script_double import scripted
 from kubernetes.test_pods import pod
 
@@ -114,7 +115,7 @@ def test_a_clock_that_steps_back_hides_no_line(tmp_path: Path) -> None:
     assert listener.texts == ["a", "b", "c", "c", "d", "e"]
 
 
-@pytest.mark.parametrize("known", [3, 4, 5])
+@pytest.mark.parametrize("known", by_day([3, 4, 5], 1))
 def test_a_stream_that_breaks_where_a_clock_steps_back_resumes(known: int, tmp_path: Path) -> None:
     """The server sends each line from the second of the last known one on."""
     since = int(_STEPS_BACK[known - 1][0])
@@ -371,13 +372,13 @@ def test_a_log_that_is_read_alone_shares_with_none(tmp_path: Path) -> None:
     assert (tmp_path / "run-0.log").stat().st_size > 7 << 20
 
 
-@pytest.mark.parametrize("before", ["", "2026-01-01T00:00:00.5Z first\\n"])
+@pytest.mark.parametrize("before", by_day(["", "2026-01-01T00:00:00.5Z first\\n"], 1))
 def test_what_a_kubelet_says_in_place_of_a_log_is_no_log(
     before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says = f'printf "{before}unable to retrieve container logs for containerd://0a1b"'
     logs = _logs(tmp_path, ("*", says))
-    assert logs.read_to_end([_ended()], 3.0) == {"run-0"}
+    assert logs.read_to_end([_ended()], 2.0) == {"run-0"}
     monkeypatch.setattr(log_reader, "_FETCH_S", 0.0)
     logs.close([])
     assert "unable" not in (tmp_path / "run-0.log").read_text()
@@ -388,7 +389,7 @@ def test_logs_that_cannot_be_fetched_keep_no_other_waiting(tmp_path: Path, monke
     pods = [_ended(f"run-{number}", f"u{number}") for number in range(5)]
     log = file_of(tmp_path, "log", stamped([b"the cause\n"]))
     logs = _logs(tmp_path, ("*run-4*", f"cat {log}"), ("*", "sleep 0.2; exit 1"))
-    assert logs.read_to_end(pods, 5.0) == {"run-0", "run-1", "run-2", "run-3"}
+    assert logs.read_to_end(pods, 3.0) == {"run-0", "run-1", "run-2", "run-3"}
     logs.take_pods([])
     monkeypatch.setattr(log_reader, "_FETCH_S", 0.0)
     logs.close([])

@@ -64,11 +64,11 @@ def test_nobody_is_named_whose_pod_never_ran(first: list[dict[str, object]], tmp
 
 def test_nobody_is_named_where_a_wait_ends_the_run(tmp_path: Path) -> None:
     answers = answers_of(_impostor(), tmp_path, None)
-    cluster = Cluster(tmp_path, [running(0), _PULLING], *answers, queue_s=6.0)
+    cluster = Cluster(tmp_path, [running(0), _PULLING], *answers, queue_s=3.0)
     attempt = cluster.attempt(min_hosts=2)
 
     def run() -> None:
-        with pytest.raises(SeatrialError, match="not all pods have started within 6 s"):
+        with pytest.raises(SeatrialError, match="not all pods have started within 3 s"):
             attempt.run()
 
     assert _blames_nobody(cluster, _concluded(cluster, attempt, run))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_day import by_day
 from kubernetes.attempted import Cluster, listed_in_turn, running, waiting
 from kubernetes.test_interrupted_pods import ended
 from kubernetes.test_run_log import training
@@ -76,16 +77,19 @@ _EVICTED = ended(1, 137, reason="Evicted")
 
 @pytest.mark.parametrize(
     "earlier",
-    [
-        [[running(0), ended(1, 1)]],
-        [[running(0), ended(1, 137)]],
-        [[running(0), _EVICTED]],
-        [[running(0), ended(1, 143, is_deleted=True, **_PREEMPTED)]],
-        [[ended(0, 1), ended(1, 137)], [ended(0, 1), ended(1, 137)], [ended(0, 1)], []],
-        [[ended(0, 1), _EVICTED]],
-        [[_deleted(running(0)), _deleted(ended(1, 1))]],
-        [[_deleted(running(0)), _deleted(running(1))], [], []],
-    ],
+    by_day(
+        [
+            [[running(0), ended(1, 1)]],
+            [[running(0), ended(1, 137)]],
+            [[running(0), _EVICTED]],
+            [[running(0), ended(1, 143, is_deleted=True, **_PREEMPTED)]],
+            [[ended(0, 1), ended(1, 137)], [ended(0, 1), ended(1, 137)], [ended(0, 1)], []],
+            [[ended(0, 1), _EVICTED]],
+            [[_deleted(running(0)), _deleted(ended(1, 1))]],
+            [[_deleted(running(0)), _deleted(running(1))], [], []],
+        ],
+        *(0, 2, 4, 7),
+    ),
 )
 def test_a_training_that_started_again_is_judged_by_its_last_start(
     earlier: list[list[dict[str, Any]]], tmp_path: Path
@@ -108,13 +112,13 @@ def test_the_failure_of_the_last_start_is_named(tmp_path: Path) -> None:
     assert what.startswith("pod trial-1-1-start1 on node gpu-1 ended with exit code 137")
 
 
-@pytest.mark.parametrize("other", [_EVICTED, ended(1, 143, is_deleted=True, **_PREEMPTED)])
+@pytest.mark.parametrize("other", by_day([_EVICTED, ended(1, 143, is_deleted=True, **_PREEMPTED)]))
 @pytest.mark.parametrize("workload", [_FAILED, None])
 def test_the_last_start_is_interrupted_by_the_cluster(
     workload: dict[str, Any] | None, other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``workload``: its controller says that it has failed, or says nothing for long."""
-    monkeypatch.setattr(attempt_module, "_RESTARTED_S", 2.0)
+    monkeypatch.setattr(attempt_module, "_RESTARTED_S", 1.0)
     lists = [_of(0, *_BOTH_RUN), _of(0, running(0), other), _of(0, ended(0, 1), other)]
     how, by = _trained(lists, tmp_path, workload=workload)
     assert how == "interrupted"
@@ -124,7 +128,9 @@ def test_the_last_start_is_interrupted_by_the_cluster(
 _FAILED_START = [_of(0, *_BOTH_RUN), _of(0, ended(0, 1), ended(1, 137))]
 
 
-@pytest.mark.parametrize("new", [[waiting(0), waiting(1)], [waiting(0), running(1)], [running(0), waiting(1)]])
+@pytest.mark.parametrize(
+    "new", by_day([[waiting(0), waiting(1)], [waiting(0), running(1)], [running(0), waiting(1)]], 2)
+)
 @pytest.mark.parametrize("restarted_s", [0.0, 3.0], ids=["meanwhile", "before"])
 def test_the_first_pod_of_an_earlier_start_ends_nothing(
     restarted_s: float, new: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -142,9 +148,9 @@ def test_the_first_pod_of_an_earlier_start_ends_nothing(
 def test_pods_that_start_again_are_waited_for_anew(
     hopeless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_module, "_RESTARTED_S", 3.0)
+    monkeypatch.setattr(attempt_module, "_RESTARTED_S", 1.0)
     pulls = [{"name": "seatrial", "ready": False, "state": {"waiting": {"reason": "ImagePullBackOff"}}}]
     new = waiting(0, status__containerStatuses=pulls) if hopeless else waiting(0)
-    limits: dict[str, Any] = {"hopeless_s": 0.5} if hopeless else {"queue_s": 4.0}
-    with pytest.raises(SeatrialError, match="does not start" if hopeless else r"have started within 4 s"):
+    limits: dict[str, Any] = {"hopeless_s": 0.5} if hopeless else {"queue_s": 2.0}
+    with pytest.raises(SeatrialError, match="does not start" if hopeless else r"have started within 2 s"):
         _trained([*_FAILED_START, _of(1, new, running(1))], tmp_path, workload=None, **limits)

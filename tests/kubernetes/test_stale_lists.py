@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_day import by_day
 from fake_checks import fake_load
 from kubernetes.attempted import Cluster, running
 from kubernetes.test_interrupted_pods import answers_of, ended, missed
@@ -82,8 +83,8 @@ def test_time_counts_by_what_was_observed(monkeypatch: pytest.MonkeyPatch) -> No
     assert lasting.lasts("b", 0.9)
 
 
-@pytest.mark.parametrize("silent_s", [6, _FOR_EVER])
-@pytest.mark.parametrize("shown", [[_BOTH_RUN], [_BOTH_RUN, [ended(0, 1), _NO_REASON_YET]]])
+@pytest.mark.parametrize("silent_s", [4, _FOR_EVER])
+@pytest.mark.parametrize("shown", by_day([[_BOTH_RUN], [_BOTH_RUN, [ended(0, 1), _NO_REASON_YET]]], 1))
 def test_an_evicted_node_is_not_named_by_old_lists(
     shown: list[list[dict[str, Any]]], silent_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +94,7 @@ def test_an_evicted_node_is_not_named_by_old_lists(
     if len(shown) == 1:
         # The stream of the first log was opened before.
         answers = [(call, said + "; sleep 60" if "-1-0-x" in call else said) for call, said in answers]
-    limits = {"ended_s": 0.5, "reason_s": 2.0, "no_answer_s": 3.0 if silent_s == _FOR_EVER else 30.0}
+    limits = {"ended_s": 0.5, "reason_s": 1.5, "no_answer_s": 2.0 if silent_s == _FOR_EVER else 30.0}
     lists = _lists(tmp_path, [*shown, [ended(0, 1), _EVICTED]], silent_s=silent_s)
     cluster = Cluster(tmp_path, [], lists, *answers, **limits)
     found = _concluded(cluster, cluster.attempt())
@@ -170,14 +171,14 @@ def test_ctrl_c_before_the_reason_is_known_names_nobody(tmp_path: Path) -> None:
     assert _names_nobody(found, cluster)
 
 
-@pytest.mark.parametrize("silent_s", [6, _FOR_EVER])
+@pytest.mark.parametrize("silent_s", [4, _FOR_EVER])
 def test_a_good_training_whose_end_is_not_listed_has_not_failed(
     silent_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 2.0)
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 1.0)
     shown = [_BOTH_RUN, [ended(0, 0), running(1)], [ended(0, 0), ended(1, 0)]]
     its_log = ("logs*", "echo 2026-01-01T00:00:01Z trained 10 of 10 steps")
-    no_answer_s = 3.0 if silent_s == _FOR_EVER else 30.0
+    no_answer_s = 2.0 if silent_s == _FOR_EVER else 30.0
     cluster = Cluster(tmp_path, [], _lists(tmp_path, shown, silent_s=silent_s), its_log, no_answer_s=no_answer_s)
     job = replace(training(), nodes=2, detail=cluster.job.detail)
     attempt = cluster.attempt_at(job)
@@ -195,13 +196,13 @@ def test_lists_that_fail_beside_a_log_that_goes_on_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run goes on: its log is what tells how it ends. What that says twice is no news."""
-    monkeypatch.setattr(run_progress, "_REPORT_NO_ANSWER_S", 2.0)
-    its_log = "for n in 1 2 3 4 5 6 7; do echo 2026-01-01T00:00:0${n}Z step $n; sleep 1; done"
+    monkeypatch.setattr(run_progress, "_REPORT_NO_ANSWER_S", 1.0)
+    its_log = "for n in 1 2 3 4; do echo 2026-01-01T00:00:0${n}Z step $n; sleep 1; done"
     log = ("'logs trial-1-0-x'*", f"[ -e {tmp_path}/read ] || {{ touch {tmp_path}/read; {its_log}; }}")
     lists = _lists(tmp_path, [_BOTH_RUN, _BOTH_RUN], silent_s=_FOR_EVER)
-    cluster = Cluster(tmp_path, [], lists, log, no_answer_s=4.0)
+    cluster = Cluster(tmp_path, [], lists, log, no_answer_s=2.0)
     began = time.monotonic()
-    assert "API server has not answered for 4 s" in str(cluster.error())
-    assert time.monotonic() - began > 9.0
+    assert "API server has not answered for 2 s" in str(cluster.error())
+    assert time.monotonic() - began > 5.0
     (said,) = [line for line in cluster.printed if "listed no pods" in line]
-    assert said.startswith(f"seatrial: the cluster's API server has listed no pods for 2 s ({_SAID}); still trying")
+    assert said.startswith(f"seatrial: the cluster's API server has listed no pods for 1 s ({_SAID}); still trying")

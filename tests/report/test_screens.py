@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 from report.check_scenes import PLAN
 from report.screens import COLUMNS, HERE, SCREENS, TRIALS, screen
 from targets.ssh_double import write_ssh_double
@@ -59,7 +60,8 @@ def commands_of(card: str) -> Iterator[str]:
         yield from map(str.strip, line.split(" && "))
 
 
-@pytest.mark.parametrize("name", sorted(TRIALS))
+@pytest.mark.parametrize("columns", by_day(COLUMNS), ids="{} columns".format, indirect=True)
+@pytest.mark.parametrize("name", by_day(sorted(TRIALS), *range(0, len(TRIALS), 3)))
 def test_what_is_to_be_typed_next_is_accepted(
     name: str, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

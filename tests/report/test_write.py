@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 from event_streams import RUN, SCENES, healthy, lines_of
 from fake_checks import fake_load
 from hostile_files import HOSTILE, assert_unharmed
@@ -56,8 +57,8 @@ def package_with(format_file: str, folder: Path, *, zipped: bool) -> Path:
     return Path(shutil.make_archive(str(folder / "copy"), "zip", copy)) if zipped else copy
 
 
-@pytest.mark.parametrize("zipped", [False, True], ids=["folder", "zip"])
-@pytest.mark.parametrize("package", [None, "json", "no_such_package"])
+@pytest.mark.parametrize("zipped", by_day([False, True], 1), ids=["folder", "zip"])
+@pytest.mark.parametrize("package", by_day([None, "json", "no_such_package"], 1, 2))
 def test_a_new_format_is_one_new_file(tmp_path: Path, package: str | None, zipped: bool) -> None:
     needs = f"PACKAGE = {package!r}\n" if package else ""
     package_path = package_with(needs + TOY, tmp_path, zipped=zipped)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 
 from seatrial.errors import RequestError
 from seatrial.targets import processes
@@ -67,7 +68,7 @@ def test_an_agent_ends_with_its_last_words(answer_s: list[float], tmp_path: Path
     agents.cleanup()
 
 
-@pytest.mark.parametrize("make", [Agents, lambda: Launcher(on_status=print)])
+@pytest.mark.parametrize("make", by_day([Agents, lambda: Launcher(on_status=print)]))
 def test_a_disk_that_answers_nothing_hides_no_end(
     make: Callable[[], Agents], answer_s: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

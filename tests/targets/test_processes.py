@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 from hostile_files import HOSTILE
 
 from seatrial.agent.guardian import END_AT_ONCE
@@ -248,7 +249,9 @@ def test_an_agent_that_says_why_is_the_one_that_is_lost(tmp_path: Path) -> None:
         said.end()
 
 
-@pytest.mark.parametrize("line", ["seatrial agent: node 0 is broken", "seatrial agent refuses: node 0 is too small"])
+@pytest.mark.parametrize(
+    "line", by_day(["seatrial agent: node 0 is broken", "seatrial agent refuses: node 0 is too small"])
+)
 def test_no_host_ends_a_run_by_words_about_another_one(line: str, tmp_path: Path) -> None:
     """Every host of a job writes to the output of the launcher, and agents join within some seconds."""
     said = Said(line, tmp_path)

@@ -76,8 +76,8 @@ def test_a_shell_that_runs_no_command(shell: str, words: str, tmp_path: Path, mo
 @pytest.mark.parametrize(
     "script",
     [
-        "head -c 300000 /dev/zero | tr '\\0' x",
-        "head -c 300000 /dev/urandom; head -c 300000 /dev/urandom >&2",
+        pytest.param("head -c 300000 /dev/zero | tr '\\0' x", marks=pytest.mark.nightly),
+        pytest.param("head -c 300000 /dev/urandom; head -c 300000 /dev/urandom >&2", marks=pytest.mark.nightly),
         "for each in 1 2 3 4 5 6 7 8 9; do echo welcome; done",
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_day import by_day
 from hypothesis import given
 from hypothesis import strategies as st
 from launchers.gather import where
@@ -141,7 +142,9 @@ def hostile_line(answer: Any) -> str:
     return f"cat <<'END'\n{survey.MARK}{json.dumps(answer)}\nEND\n"
 
 
-@pytest.mark.parametrize("answer", [{}, [], {"place": 5}, changed(("resources", "nproc_per_node"), "9")], ids=str)
+@pytest.mark.parametrize(
+    "answer", by_day([{}, [], {"place": 5}, changed(("resources", "nproc_per_node"), "9")], 3), ids=str
+)
 def test_a_host_that_lies_is_named_and_left_out(double: Path, answer: Any) -> None:
     answering(double, "b", hostile_line(answer))
     with pytest.raises(SeatrialError, match=r"^b: its answer has no? ?\w+"):

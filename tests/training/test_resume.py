@@ -21,7 +21,7 @@ from training.rank_processes import groups_of, run_ranks
 from training.training_doubles import FullDiskStore, RecordingCallbacks, UntouchableStore, build_normed_dropout_net
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.training import sync_points, trainer
+from seatrial.training import plain_content, sync_points, trainer
 from seatrial.training.batches import Batches
 from seatrial.training.checkpoint import CheckpointFolder
 from seatrial.training.outcome import Outcome
@@ -353,9 +353,12 @@ def test_words_of_a_planted_checkpoint_are_in_quotes_and_short(alone: dist.Proce
     assert len(str(refused.value)) < 3_000
 
 
-def test_a_checkpoint_that_grows_when_it_is_sent_is_named(alone: dist.ProcessGroup, tmp_path: Path) -> None:
+def test_a_checkpoint_that_grows_when_it_is_sent_is_named(
+    alone: dist.ProcessGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A list takes one byte in it, and six in what torch writes."""
-    many = 3_500_000
+    monkeypatch.setattr(plain_content, "_MOST_INDEX_BYTES", 1 << 20)
+    many = 250_000
     words = [b"X%b%b" % (struct.pack("<I", len(word)), word) for word in (b"format", b"step", b"state", b"x")]
     pickled = b"\x80\x02}(%bK\x01%bK\x07%b}(%b](%beuu." % (*words, b"]" * many)
     with zipfile.ZipFile(file := io.BytesIO(), "w", zipfile.ZIP_STORED) as archive:
@@ -365,7 +368,7 @@ def test_a_checkpoint_that_grows_when_it_is_sent_is_named(alone: dist.ProcessGro
     (tmp_path / f"step-{7:012d}.{hashlib.sha256(content).hexdigest()}.pt").write_bytes(content)
     with (
         CheckpointFolder(tmp_path) as store,
-        pytest.raises(RequestError, match=r"checkpoint step 7: .*its pickle has more than 16 MiB") as refused,
+        pytest.raises(RequestError, match=r"checkpoint step 7: .*its pickle has more than 1 MiB") as refused,
     ):
         find_state(Checkpointing(store=store), alone, CPU)
     assert cause_of(refused.value) == "request"
