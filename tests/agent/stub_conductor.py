@@ -15,25 +15,45 @@ from seatrial.protocol.handshake import proof
 from seatrial.protocol.line_tags import LineTags
 from seatrial.protocol.wire import Decoder, encode
 
-__all__ = ["TOKEN", "StubConductor"]
+__all__ = ["TOKEN", "AnyJob", "StubConductor"]
 
 TOKEN = "the-token"
+_STARTS_ANYTHING = "from seatrial.agent import supervisor; supervisor.digest_of_start = lambda start: ''"
+_MAIN = "import seatrial.agent.agent_main; seatrial.agent.agent_main.main()"
+
+
+class AnyJob(str):
+    """The digest of an agent that starts whatever a test asks for, which none of ours does."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
 
 
 class StubConductor:
     """Listens, starts one agent, and has its one conversation."""
 
-    def __init__(self, keep: Path, *, starts_programs: bool = True, before: str = "") -> None:
-        """``before``: what the process of the agent executes first, such as shorter waits."""
+    def __init__(self, keep: Path, *, job: str = "", before: str = "") -> None:
+        """Start it.
+
+        Args:
+            keep: the folder of the run.
+            job: the digest of what its agent may start; empty: anything.
+            before: what the process of the agent executes first, such as shorter waits.
+        """
         self.keep = keep
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.settimeout(20)
             port = listener.getsockname()[1]
             environ = {**os.environ, "SEATRIAL_CONTROL": f"127.0.0.1:{port}"}
             environ |= {"SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0", "SEATRIAL_KEEP": str(keep)}
-            environ |= {"SEATRIAL_PROGRAM": "1"} if starts_programs else {}
-            code = f"{before}\nimport seatrial.agent.agent_main\nseatrial.agent.agent_main.main()"
-            argv = ["-c", code] if before else ["-m", "seatrial.agent.agent_main"]
+            environ |= {"SEATRIAL_JOB": job}
+            code = f"{before}\n{'' if job else _STARTS_ANYTHING}\n{_MAIN}"
+            argv = ["-c", code] if before or not job else ["-m", "seatrial.agent.agent_main"]
             self.agent = subprocess.Popen([sys.executable, *argv], env=environ)
             self.connection, _ = listener.accept()
         (self.agent_pid,) = _children(self.agent.pid)  # the guardian's only child

@@ -17,6 +17,7 @@ from agent.stub_conductor import TOKEN, StubConductor
 
 from seatrial.probe.process import read_process
 from seatrial.protocol.handshake import proves
+from seatrial.protocol.job_digest import digest_of_job
 from seatrial.protocol.wire import encode
 
 _START: dict[str, Any] = {"kind": "start_workers", "run": "x", "gen": 0, "ranks": [[0, 1]], "places": [[0, 0], [1, 1]]}
@@ -198,17 +199,25 @@ def test_an_injected_command_is_not_obeyed(conductor: StubConductor, tmp_path: P
     assert "changed, repeated or left out on the way" in note["text"]
 
 
-def test_an_agent_of_a_trial_starts_no_program(tmp_path: Path) -> None:
-    conductor = StubConductor(tmp_path, starts_programs=False)
+@pytest.mark.parametrize("kind", ["node_step", "start_workers", "start_program"])
+def test_an_agent_starts_nothing_but_its_own_job(kind: str, tmp_path: Path) -> None:
+    """Who conducts may be the host of the first process, which is trusted with the verdict alone."""
+    conductor = StubConductor(tmp_path, job=digest_of_job({"OMP_NUM_THREADS": "1"}))
     try:
         written = tmp_path / "written"
-        program = {"argv": ["touch", str(written)], "args": [], "spawns": 0, "watched": False, "cwd": "/", "shown": []}
-        program |= {"world_size": 1, "nnodes": 1, "group_rank": 0, "master_addr": "127.0.0.1", "master_port": 1}
-        start = {"kind": "start_program", "run": "x", "gen": 0, "places": [[0, 0]], "env": {}, "program": program}
-        conductor.send({"kind": "welcome", "run": "x"}, start)
+        # A module of Python that starts a browser, which BROWSER names.
+        env = {"PYTHONWARNINGS": "all:0:antigravity.x:0:0", "BROWSER": f"/bin/sh -c 'touch {written}' #%s"}
+        program = {"argv": ["touch", str(written)], "args": [], "cwd": "/", "script": ""}
+        step = {"step": 0, "check": "network", "stage": "measure", "timeout_s": 5.0, "params": {}, "given": {}}
+        commands = {
+            "node_step": {"gen": 0, **step, "backend": "gloo", "device": "cpu", "watches": False, "env": env},
+            "start_workers": {**_START, "env": env},
+            "start_program": {"run": "x", "gen": 0, "places": [[0, 0]], "env": {}, "program": program},
+        }
+        conductor.send({"kind": "welcome", "run": "x"}, {**commands[kind], "kind": kind})
         assert conductor.hear_out() == 3
         assert not written.exists()
-        assert "was asked to start a program" in conductor.of("note")[-1]["text"]
+        assert "was asked to start what its own options do not name" in conductor.of("note")[-1]["text"]
         assert conductor.kept()[-2] == conductor.of("note")[-1]
     finally:
         conductor.close()
@@ -256,10 +265,9 @@ def test_its_ranks_do_not_outlive_it(conductor: StubConductor) -> None:
     assert conductor.hear_out() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("missing", ["SEATRIAL_CONTROL", "SEATRIAL_TOKEN", "SEATRIAL_NODE_RANK"])
+@pytest.mark.parametrize("missing", ["SEATRIAL_CONTROL", "SEATRIAL_TOKEN", "SEATRIAL_NODE_RANK", "SEATRIAL_JOB"])
 def test_an_agent_started_by_hand_names_the_missing_variable(missing: str) -> None:
-    environ = {"SEATRIAL_CONTROL": "127.0.0.1:1", "SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0"}
-    del environ[missing]
+    environ = {"SEATRIAL_CONTROL": "127.0.0.1:1", "SEATRIAL_TOKEN": TOKEN, "SEATRIAL_NODE_RANK": "0", missing: None}
     code, text = _agent(environ)
     assert code == 2
     assert missing in text
@@ -274,8 +282,9 @@ def test_a_controller_that_cannot_be_reached_is_named() -> None:
     assert address in text
 
 
-def _agent(environ: dict[str, str]) -> tuple[int, str]:
+def _agent(changes: dict[str, str | None]) -> tuple[int, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SEATRIAL_") or "TEST" in name}
+    environ = {name: value for name, value in {"SEATRIAL_JOB": "x", **changes}.items() if value is not None}
     command = [sys.executable, "-m", "seatrial.agent.agent_main"]
     done = subprocess.run(command, env={**clean, **environ}, capture_output=True, text=True, timeout=50, check=False)
     assert "Traceback" not in done.stderr

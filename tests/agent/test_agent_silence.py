@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.stub_conductor import StubConductor
+from agent.stub_conductor import AnyJob, StubConductor
 
 from seatrial.agent import supervisor
 from seatrial.agent.control_connection import ControlConnection
@@ -51,9 +51,7 @@ class Peer:
         ours, self._socket = socket.socketpair()
         control = ControlConnection(connection=ours, received=b"", tags_sent=None, tags_received=None)
         kept = None if folder is None else str(folder)
-        self.agent = Agent(
-            control=control, address="127.0.0.1", node_rank=0, cores=1, folder=kept, starts_programs=True
-        )
+        self.agent = Agent(control=control, address="127.0.0.1", node_rank=0, cores=1, folder=kept, job=AnyJob())
         self._data = b""
         self._ends = threading.Event()
         self._beats = threading.Thread(target=self._beat)
@@ -125,7 +123,7 @@ def test_slow_work_of_its_own_hides_no_silent_controller(monkeypatch: pytest.Mon
     read, write = os.pipe()
     os.write(write, b"work")
     control = ControlConnection(connection=ours, received=b"", tags_sent=None, tags_received=None)
-    agent = Agent(control=control, address="127.0.0.1", node_rank=0, cores=1, folder=None)
+    agent = Agent(control=control, address="127.0.0.1", node_rank=0, cores=1, folder=None, job="")
     agent._selector.register(read, selectors.EVENT_READ, lambda: time.sleep(0.2))
     with theirs:
         assert agent.serve([], []) == 3

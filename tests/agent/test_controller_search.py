@@ -231,7 +231,9 @@ def interface(name: str, state: str = "up") -> network.Interface:
 
 @pytest.mark.parametrize("control", ["none.invalid:20001,20002", "127.0.0.1:1,2"])
 def test_an_agent_that_searches_ends_at_sigterm(control: str) -> None:
-    environ = {**os.environ, "SEATRIAL_CONTROL": control, "SEATRIAL_TOKEN": "x" * 20, "SEATRIAL_NODE_RANK": "1"}
+    environ = {**os.environ, "SEATRIAL_CONTROL": control, "SEATRIAL_TOKEN": "x" * 20, "SEATRIAL_NODE_RANK": "1"} | {
+        "SEATRIAL_JOB": "x"
+    }
     # The signal waits in the new process, as where `seatrial run` becomes the agent in a pod.
     agent = [sys.executable, "-m", "seatrial.agent.agent_main"]
     blocked = (

@@ -138,7 +138,12 @@ def test_without_proc_the_last_line_of_an_agent_says_so() -> None:
     inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
     if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("no user can cover /proc here")
-    environ = {**os.environ, "SEATRIAL_CONTROL": "127.0.0.1:9", "SEATRIAL_TOKEN": "secret", "SEATRIAL_NODE_RANK": "0"}
+    environ = {
+        **os.environ,
+        "SEATRIAL_CONTROL": "127.0.0.1:9",
+        "SEATRIAL_TOKEN": "secret",
+        "SEATRIAL_NODE_RANK": "0",
+    } | {"SEATRIAL_JOB": "x"}
     words = [*inside, sys.executable, "-m", "seatrial.agent.agent_main"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 3

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from agent.stub_conductor import AnyJob
 from fuzz.harness import Target, count, explore
 from fuzz.hostile_values import HOSTILE_TEXTS, VALUES, line_of
 from hypothesis import strategies as st
@@ -252,6 +253,7 @@ def _check_commands(lines: list[bytes]) -> None:
             node_rank=0,
             cores=2,
             folder=None,
+            job=AnyJob(),
         )
         for line in lines:
             count("control messages")

@@ -4,7 +4,7 @@ All settings come from its environment:
 
 - SEATRIAL_CONTROL: host:port of the conductor, host:port,port,... to try, or fd:NUMBER of an open connection.
 - SEATRIAL_TOKEN: the token of the run; ``munge``: the conductor sends it, in a credential that only this user can read.
-- SEATRIAL_PROGRAM (optional): this agent also starts programs; one of an acceptance trial refuses them.
+- SEATRIAL_JOB: the digest of what this agent may start (``protocol/job_digest.py``).
 - SEATRIAL_NODE_RANK: number of this node, or the name of the variable that holds it, such as SLURM_NODEID.
 - SEATRIAL_NODES_HERE (optional): nodes that share this machine and its cores.
 - SEATRIAL_PEER (optional): names or addresses of other nodes.
@@ -41,6 +41,7 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.probe.names import is_loopback
 from seatrial.probe.network import interface_to
+from seatrial.protocol import job_digest
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import LineTags
@@ -124,6 +125,7 @@ def _join(token: str | None) -> Agent:
             for name in ("SEATRIAL_LOCAL_RANK", "SEATRIAL_LOCAL_WORLD_SIZE")
         )
         host, numbers = host.strip("[]"), [int(port) for port in ports.split(",")]
+        job = os.environ[job_digest.VARIABLE]
     except (KeyError, ValueError) as error:
         raise RequestError(
             f"the environment of this agent is incomplete: {error}; seatrial starts agents itself, so use"
@@ -137,7 +139,7 @@ def _join(token: str | None) -> Agent:
     control = _attach(numbers[0], token, node_rank) if host == "fd" else _connect(host, numbers, token, node_rank)
     return Agent(
         control=control,
-        starts_programs="SEATRIAL_PROGRAM" in os.environ,
+        job=job,
         address=address or (control.connection.getsockname()[0] if host != "fd" else "127.0.0.1"),
         node_rank=node_rank,
         cores=cores,

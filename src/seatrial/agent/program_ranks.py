@@ -11,13 +11,14 @@ from typing import cast
 from seatrial.environment.script_variables import CARRIED, CONDUCT, in_agreement, torchrun_variables
 from seatrial.environment.self_location import without_import_variables
 from seatrial.environment.working_folder import FolderTrust, is_here, refusal
+from seatrial.protocol import job_digest
 from seatrial.protocol.commands import MOST_OUTPUT_CHARS, ProgramSpec, StartProgram
 from seatrial.protocol.events import ErrorEvent, Event, ExitEvent
 
 _OURS = (
     "SEATRIAL_CONTROL",
     "SEATRIAL_KEEP",
-    "SEATRIAL_PROGRAM",
+    job_digest.VARIABLE,
     "SEATRIAL_NODE_RANK",
     "SEATRIAL_NODES_HERE",
     "SEATRIAL_PEER",

@@ -44,6 +44,7 @@ from seatrial.protocol.commands import (
     StepCommand,
 )
 from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent, StackEvent
+from seatrial.protocol.job_digest import Start, digest_of_start
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
 from seatrial.start import absolute_entries
@@ -68,8 +69,6 @@ _START_S = 1.0
 _PAUSED_S = 5.0
 """A look for messages that takes longer means that this process was paused, so the conductor was not silent."""
 
-_Start = NodeStepCommand | StartWorkers | StartProgram
-
 
 class Agent:
     """One node's agent, after the handshake."""
@@ -82,7 +81,7 @@ class Agent:
         node_rank: int,
         cores: int,
         folder: str | None,
-        starts_programs: bool = False,
+        job: str,
         local_rank: int | None = None,
         local_world_size: int | None = None,
     ) -> None:
@@ -94,7 +93,7 @@ class Agent:
             node_rank: number of this node.
             cores: cores that the ranks share.
             folder: where events and output of the ranks are kept. None: nowhere.
-            starts_programs: whether it obeys ``start_program``.
+            job: ``digest_of_job`` of what it may start.
             local_rank: of the only rank of this agent. None: it starts all ranks of the node.
             local_world_size: ranks on this machine, with ``local_rank``.
         """
@@ -109,16 +108,15 @@ class Agent:
         self._node_rank = node_rank
         self._cores = cores
         self._folder = folder
-        self._starts_programs = starts_programs
+        self._job = job
         self._ranks: dict[int, RankProcess] = {}
         self._output = RankOutput(folder, self._channel, self._disk)
         self._standstill = Standstill()
         self._node_process: NodeProcess | None = None
         """Carries out the steps of agents; None outside of these."""
-        self._start: tuple[_Start, DiskQuestion[tuple[str, str, str]]] | None = None
+        self._start: tuple[Start, DiskQuestion[tuple[str, str, str]]] | None = None
         """Processes that are not started yet, since a disk has not answered."""
-        self._program = False
-        self._mpi = False
+        self._program = self._mpi = False
         self._signals: list[int] = []
         """Signals that end this agent, in the order of their arrival."""
         self._signal_sent = False
@@ -380,10 +378,12 @@ class Agent:
             self._node_process.end()
             self._node_process = None
 
-    def _begin_start(self, start: _Start) -> None:
+    def _begin_start(self, start: Start) -> None:
         """Start processes once the disks have answered that they are started from."""
-        if start["kind"] == "start_program" and not self._starts_programs:
-            raise ConnectionUnusableError("was asked to start a program, which no acceptance trial does")
+        if digest_of_start(start) != self._job:
+            raise ConnectionUnusableError(
+                "was asked to start what its own options do not name (give the same on all nodes)"
+            )
         self._program = start["kind"] == "start_program"
         self._start = start, DiskQuestion(partial(_start_folder, start))
         self._continue_start(_START_S)
@@ -593,7 +593,7 @@ class Agent:
             self._channel.send(status)
 
 
-def _start_folder(start: _Start) -> tuple[str, str, str]:
+def _start_folder(start: Start) -> tuple[str, str, str]:
     """Return what ``start_folder`` does, once the disk has answered from which the processes are started."""
     with contextlib.suppress(OSError), open(sys.executable, "rb", buffering=0) as file:
         file.read(1)

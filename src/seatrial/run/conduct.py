@@ -104,7 +104,6 @@ def conduct_program(
     ``questions`` grows with each question where the ranks of a script are, and with each signal for them
     (``catch_questions``).
     """
-    script = "" if job.watched else working_folder.script_of(job.argv)
     config = ProgramConfig(
         run=job.run,
         nodes=job.nodes,
@@ -119,9 +118,9 @@ def conduct_program(
         max_restarts=job.max_restarts,
         stop_grace_s=job.stop_grace_s,
         cwd=job.cwd,
-        script=script,
+        script=job.script,
         cwd_trust=working_folder.trust_here(job.cwd, ""),
-        script_trust=working_folder.trust_here(job.cwd, script),
+        script_trust=working_folder.trust_here(job.cwd, job.script),
         lacks_script_here=job.lacks_script_here,
         join_timeout_s=join_timeout_s(),
     )

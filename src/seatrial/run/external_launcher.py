@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _UNPROTECTED = (
     "seatrial: this job has no secret (--unprotected): any user of these machines, and anybody on the network between"
-    " them, can execute code as you on all of its nodes."
+    " them, can speak as each of its nodes, and give the verdict."
 )
 _REAL_LAUNCHERS = ("torchrun", "openmpi", "hydra")
 """Launchers that set their variables for a single rank too; those of others may be left over in a shell."""

@@ -2,7 +2,7 @@
 
 In this order: SEATRIAL_TOKEN in all processes; on one machine a file that only this user can read; a file of the user
 in a home folder that all nodes share; under Slurm munge. Across machines there is no run without one of them, unless
-``--unprotected`` is typed: whoever knows what a job's processes share could execute code as its user on all its nodes.
+``--unprotected`` is typed: whoever knows what a job's processes share could speak as each of them.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from seatrial.environment.working_folder import script_of
+from seatrial.protocol.job_digest import VARIABLE, digest_of_job
 from seatrial.targets.hidden_values import shown_arguments, shown_environment
 
 if TYPE_CHECKING:
@@ -49,9 +51,14 @@ class Processes:
         return self.nodes * self.nproc_per_node
 
     @property
+    def digest(self) -> str:
+        """``digest_of_job`` of what its agents may start."""
+        return digest_of_job(self.env)
+
+    @property
     def agent_env(self) -> Mapping[str, str]:
         """The variables that its agents get on every target, besides those by which they connect."""
-        return {}
+        return {VARIABLE: self.digest}
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON for the ``run`` event and the report, with secrets hidden."""
@@ -120,9 +127,14 @@ class ProgramJob(Processes):
     """The program is a script that is not on this machine; the nodes may have it."""
 
     @property
-    def agent_env(self) -> Mapping[str, str]:
-        """The variable without which an agent refuses to start programs."""
-        return {"SEATRIAL_PROGRAM": "1"}
+    def script(self) -> str:
+        """The path of the user's script; empty where there is none."""
+        return "" if self.watched else script_of(self.argv)
+
+    @property
+    def digest(self) -> str:
+        """``digest_of_job`` of what its agents may start."""
+        return digest_of_job(self.env, self.argv, self.args, self.cwd, self.script)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON for the ``run`` event, with secrets hidden."""
