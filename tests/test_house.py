@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -28,6 +29,11 @@ _OPTIONAL = {"click", "junitparser", "mpi4py", "rich", "yaml"}
 """Packages that the bundle does without: what needs one is left out, or says that it is missing."""
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path), feature_version=(3, 10))
+
+
 def _imports(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -45,7 +51,7 @@ def test_no_file_is_too_long() -> None:
 
 def test_the_bundle_is_python_3_10_without_other_packages() -> None:
     allowed = {*sys.stdlib_module_names, "seatrial", "torch", *_OPTIONAL}
-    trees = {_name(path): ast.parse(path.read_text(), str(path), feature_version=(3, 10)) for path in _files("src")}
+    trees = {_name(path): _tree(path) for path in _files("src")}
     assert len(trees) > 300
     imports = [(module, name) for module, tree in trees.items() for name in _imports(tree)]
     assert ("seatrial.rank.device", "torch") in imports
@@ -54,7 +60,7 @@ def test_the_bundle_is_python_3_10_without_other_packages() -> None:
 
 def test_no_files_import_one_another() -> None:
     """Imports inside functions count, those for types alone too."""
-    trees = {_name(path): ast.parse(path.read_text()) for path in _files("src")}
+    trees = {_name(path): _tree(path) for path in _files("src")}
     imports = {name: {user for user in _modules(tree, trees) if user != name} for name, tree in trees.items()}
     assert len(imports) > 300
     while free := {name for name, used in imports.items() if not used & imports.keys()}:
@@ -131,7 +137,7 @@ def _writes_by_name(tree: ast.AST) -> Iterator[int]:
 
 
 def test_files_are_opened_for_writing_in_one_place() -> None:
-    found = {_name(path): list(_writes_by_name(ast.parse(path.read_text()))) for path in _files("src")}
+    found = {_name(path): list(_writes_by_name(_tree(path))) for path in _files("src")}
     assert found["seatrial.files"], "the search finds what it has to find"
     assert {module: lines for module, lines in found.items() if lines and module not in _OPENS_TO_WRITE} == {}
 
@@ -209,7 +215,7 @@ def _reads_by_name(tree: ast.AST) -> Iterator[int]:
 
 def test_files_of_others_are_read_in_one_place() -> None:
     """A rank leads a session without a terminal: it would get one that it opens, and the owner could end it."""
-    found = {_name(path) for path in _files("src") if [*_reads_by_name(ast.parse(path.read_text()))]}
+    found = {_name(path) for path in _files("src") if [*_reads_by_name(_tree(path))]}
     read = {
         each: next((known for known in _READS_BY_NAME if f"{each}.".startswith(f"{known}.")), None) for each in found
     }

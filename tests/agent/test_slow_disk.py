@@ -195,7 +195,7 @@ def test_a_step_of_agents_starts_once_its_disk_answers(
     peer.send({**_NODE_STEP, "watches": watches})
     kinds: list[str] = []
     seen = lambda: kinds.extend(_kinds(peer))  # noqa: E731
-    assert _serve(peer, (3.5, seen), (0.0, answers.set), (3.0, lambda: _stop(peer))) == 0
+    assert _serve(peer, (3.0, seen), (0.0, answers.set), (2.0, lambda: _stop(peer))) == 0
     assert "node_done" not in kinds
     assert kinds.count("status") >= 2
     assert "node_done" in _kinds(peer)

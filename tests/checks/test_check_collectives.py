@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_day import by_day
 from checks.fake_context import FakeContext
 
 from seatrial.checks.collectives import CHECK
@@ -151,7 +152,7 @@ def test_an_operation_that_the_backend_lacks_is_reported(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["broken", "driver"])
+@pytest.mark.parametrize("fault", by_day(["broken", "driver"]))
 def test_a_broken_connection_or_driver_is_no_lacking_operation(tmp_path: Path, fault: str) -> None:
     outputs = run_world(tmp_path, 2, {"cpu_sizes": [8], "repeats": 2}, fault)
     assert all(FAILS[fault] in error for error in outputs)

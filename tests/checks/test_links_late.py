@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from by_day import by_day
 from checks.links_ranks import measured
 
 _LATE_S = 1.6
@@ -123,7 +124,7 @@ def _said(answers: Sequence[tuple[Any, list[dict[str, Any]]]]) -> dict[tuple[int
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reader", "owner"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("reader", "owner"), by_day([(1, 2), (2, 1)]))
 def test_a_page_that_many_read_has_no_two_of_a_pair_accuse_each_other(reader: int, owner: int) -> None:
     relay = _late_from(_has_an_address, _FAR_TOO_LATE_S, is_flood=True)
     said = _said(measured(3, _PAIR, relays={(reader, owner): relay}))
@@ -131,7 +132,7 @@ def test_a_page_that_many_read_has_no_two_of_a_pair_accuse_each_other(reader: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reader", "owner"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("reader", "owner"), by_day([(1, 2), (2, 1)]))
 def test_a_page_that_is_read_late_by_a_bad_cable_is_a_matter_of_its_ends(reader: int, owner: int) -> None:
     """As where packets are lost: nobody else reads the page."""
     said = _said(measured(3, _PAIR, relays={(reader, owner): _late_from(_has_an_address, _FAR_TOO_LATE_S)}))
@@ -139,7 +140,7 @@ def test_a_page_that_is_read_late_by_a_bad_cable_is_a_matter_of_its_ends(reader:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("reader", "owner"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("reader", "owner"), by_day([(1, 2), (2, 1)]))
 def test_a_page_that_is_read_late_has_no_two_members_accuse_each_other(reader: int, owner: int) -> None:
     """The first step of a group is one of other members for each reader; the page is late from then on."""
     said = _said(measured(4, _GROUP, relays={(reader, owner): _late_from(_is_at_a_step)}))
@@ -148,7 +149,7 @@ def test_a_page_that_is_read_late_has_no_two_members_accuse_each_other(reader: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("rank", by_day([1, 2]))
 @pytest.mark.parametrize("part", [_PAIR, _GROUP], ids=["pair", "group"])
 def test_a_rank_that_stood_still_accuses_nobody(rank: int, part: dict[str, Any]) -> None:
     has_begun = _has_an_address if part is _PAIR else _is_at_a_step

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from by_day import by_day
 from checks.fake_context import CPU, FakeContext
 from checks.links_ranks import measured
 from checks.lying_store import Lie, false_port, late_once
@@ -108,7 +109,9 @@ def test_no_liar_at_the_store_has_two_members_accuse_each_other(liar: Lie) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("closed", "said"), [([1, 2], ["unreachable"] * 2), ([2], ["unreachable", "unmet"])])
+@pytest.mark.parametrize(
+    ("closed", "said"), by_day([([1, 2], ["unreachable"] * 2), ([2], ["unreachable", "unmet"])], 1)
+)
 def test_a_page_that_cannot_be_reached(closed: list[int], said: list[str]) -> None:
     answers = measured(3, {"pairs": [[1, 2]]}, closed=closed)
     assert [fact["name"] for _, facts in answers for fact in facts if fact["name"] != "asked"] == said
@@ -124,7 +127,7 @@ _GROUP: dict[str, Any] = {"groups": [[0, 1, 2]], "list_below_gbps": 1e9}
 @pytest.mark.parametrize(
     ("lie", "part"),
     [
-        pytest.param("no port", _PAIR, id="before a pair meets"),
+        pytest.param("no port", _PAIR, id="before a pair meets", marks=pytest.mark.nightly),
         pytest.param("no port for the group", _PAIR, id="for a pair"),
         # The members of a group take their ports without a word before.
         pytest.param("no port for the group", _GROUP, id="for a group"),

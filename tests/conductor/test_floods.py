@@ -13,7 +13,7 @@ from conductor.served import served as _served
 from conductor.stub_agent import RUN, StubAgent
 from event_streams import event_of
 
-from seatrial.conductor import event_allowance, peer
+from seatrial.conductor import base, event_allowance, peer
 from seatrial.protocol.events import Source
 from seatrial.protocol.wire import PREFIX, encode
 
@@ -88,7 +88,8 @@ def test_an_agent_that_sends_no_messages_without_end_is_ended(line: bytes) -> No
     assert "it sent more events than any check needs" in seen["detail"]
 
 
-def test_messages_of_many_parts_do_not_count_as_lines_without_one() -> None:
+def test_messages_of_many_parts_do_not_count_as_lines_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "END_S", 1.0)
     with _served() as served:
         agent = StubAgent(served.server.port)
         with agent.socket:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 from images.containers import MARKS, NO_RIGHTS, Ended, image, podman, report_in, run, started
 from passes import passes
 
@@ -26,7 +27,8 @@ def _folder(path: Path, *, user: int) -> tuple[Path, list[str]]:
     return made, ["--volume", f"{made}:/reports"]
 
 
-@pytest.mark.parametrize("user", ["10001", "1000680000:0"])
+# As user 10001 the pod of a manifest runs by day (kubernetes/test_containers_run.py).
+@pytest.mark.parametrize("user", by_day(["10001", "1000680000:0"], 1))
 def test_a_trial_passes_without_any_right(user: str, tmp_path: Path) -> None:
     reports, mount = _folder(tmp_path, user=0 if ":" in user else 10001)
     options = [*NO_RIGHTS, "--user", user, "--network", "none", "--shm-size", "1g", *mount]
@@ -38,7 +40,7 @@ def test_a_trial_passes_without_any_right(user: str, tmp_path: Path) -> None:
     assert {path.stat().st_uid for path in reports.rglob("*")} == {int(user.partition(":")[0])}
 
 
-@pytest.mark.parametrize("user", [0, 1234])
+@pytest.mark.parametrize("user", by_day([0, 1234]))
 def test_the_reports_belong_to_the_user_of_the_trial(user: int, tmp_path: Path) -> None:
     """Arguments pass through; shared memory of a container is too small, and the finding says so."""
     reports, mount = _folder(tmp_path, user=user)

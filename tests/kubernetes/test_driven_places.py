@@ -121,13 +121,17 @@ def test_a_trial_passes_with_several_pods_in_the_network_of_a_node(
 
 
 @pytest.mark.parametrize("target", ["pytorchjob", pytest.param("mpijob", marks=pytest.mark.slow)])
+def test_pods_that_take_the_same_port_of_a_node_are_refused(target: str, same_cluster: Cluster, tmp_path: Path) -> None:
+    refused = driven(same_cluster, tmp_path / "no", _short("--host-network"), target)
+    assert refused.code == 2, refused.said
+    assert "reserve the same port of their node, so no two fit on one; add --spread required" in refused.said
+
+
+@pytest.mark.parametrize("target", [pytest.param(name, marks=pytest.mark.nightly) for name in ("pytorchjob", "mpijob")])
 def test_pods_that_take_a_port_of_their_node_are_kept_apart(target: str, tmp_path: Path) -> None:
     if target == "mpijob" and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
     with made_cluster() as cluster:
-        refused = driven(cluster, tmp_path / "no", _short("--host-network"), target)
-        assert refused.code == 2, refused.said
-        assert "reserve the same port of their node, so no two fit on one; add --spread required" in refused.said
         ended = driven(cluster, tmp_path / "out", _short("--host-network", "--spread=required"), target)
     assert ended.code == 0, ended.said
     assert _PASS in ended.said, ended.said

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 _LAUNCH = ("launch", "--pvc=code:/code", "--", "/code/script.py")
 
 
+@pytest.mark.nightly
 def test_a_script_is_followed_to_its_end(cluster: Cluster, tmp_path: Path) -> None:
     (cluster.claim("code") / "script.py").write_text(f"{SUM}dist.destroy_process_group()\n")
     ended = driven(cluster, tmp_path / "out", _LAUNCH)
@@ -26,13 +27,13 @@ def test_a_script_is_followed_to_its_end(cluster: Cluster, tmp_path: Path) -> No
 
 def test_all_output_comes_home(cluster: Cluster, tmp_path: Path) -> None:
     """Of 60,000 lines a rank 2,172 were shown, and 80 were kept."""
-    prints = "import os\nfor number in range(60_000):\n    print(os.environ['RANK'], 'line', number)\n"
+    prints = "import os\nfor number in range(20_000):\n    print(os.environ['RANK'], 'line', number)\n"
     (cluster.claim("code") / "script.py").write_text(prints)
     ended = driven(cluster, tmp_path / "out", _LAUNCH)
     assert ended.code == 0, ended.said
     for rank in (0, 1):
         text = (ended.folder / f"rank{rank}.gen0.log").read_text()
-        assert text == "".join(f"{rank} line {number}\n" for number in range(60_000))
+        assert text == "".join(f"{rank} line {number}\n" for number in range(20_000))
     assert "the file of the rank has them" in ended.said
     assert "missing" not in ended.said
 
@@ -81,7 +82,10 @@ def test_a_script_is_stopped_by_ctrl_c(cluster: Cluster, tmp_path: Path) -> None
     assert ended.code == 130, ended.said
 
 
-@pytest.mark.parametrize("target", ["job", pytest.param("mpijob", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "target",
+    [pytest.param("job", marks=pytest.mark.nightly), "trainjob", pytest.param("mpijob", marks=pytest.mark.slow)],
+)
 def test_a_training_returns_its_parameters(target: str, cluster: Cluster, tmp_path: Path) -> None:
     if target == "mpijob" and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
@@ -113,6 +117,7 @@ def test_a_killed_worker_fails_a_training_under_mpi(cluster: Cluster, tmp_path: 
     assert re.search(r"pod trial-1-worker-1 on node node-\d was killed because it needed more memory", ended.said)
 
 
+@pytest.mark.nightly
 def test_a_training_with_a_pod_out_of_memory_fails(cluster: Cluster, tmp_path: Path) -> None:
     killed = plant_after(cluster, "local rank 0, process", {"fault": "oom-killed", "pods": "trial-1-1-*"})
     ended = driven(cluster, tmp_path / "out", ("train", "--epochs=1000", "--", "digits"), meanwhile=killed)

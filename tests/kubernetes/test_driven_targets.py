@@ -32,7 +32,7 @@ def test_a_trial_is_driven_to_a_pass(target: str, nproc_per_node: int, tmp_path:
     assert ended.report["world_size"] == 2 * nproc_per_node
 
 
-# A job passes the whole level above; by day a trainjob has its training applied by hand (test_double_runs.py).
+# A job passes the whole level above; by day a trainjob is driven to the end of a training (test_driven_programs.py).
 @pytest.mark.parametrize(
     "target", ["jobset", "pytorchjob", pytest.param("trainjob", marks=pytest.mark.nightly), "trainjob-mpi", "mpijob"]
 )

@@ -13,6 +13,13 @@ from kubernetes.test_interrupted_pods import answers_of, ended
 from kubernetes.test_run_log import training
 
 from seatrial.targets.kubernetes import attempt as attempt_module
+from seatrial.targets.kubernetes import log_reader
+
+
+@pytest.fixture(autouse=True)
+def _soon_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "_RETRY_S", 0.4)
+
 
 _RESULT = "echo 2026-01-01T00:00:01Z trained 9 of 9 steps: loss 0.1"
 _ITS_LOG = "echo 2026-01-01T00:00:01Z seatrial: rank 1 of 2 on a: cpu"

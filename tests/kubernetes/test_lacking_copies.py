@@ -23,6 +23,12 @@ from seatrial.targets.kubernetes import attempt as attempt_module
 from seatrial.targets.kubernetes import log_copies, log_reader
 from seatrial.targets.kubernetes.log_copies import LogCopies
 
+
+@pytest.fixture(autouse=True)
+def _reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_module, "_REPORTED_S", 1.0)
+
+
 _LOST_ITS_PEER = "; ".join(_stamped(line) for line in (_MET[0], _lost(0)))
 _FAILED = "seatrial: rank 0 of 2 failed in step 7: AcceleratorError: CUDA error: uncorrectable ECC error"
 

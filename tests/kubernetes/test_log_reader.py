@@ -347,7 +347,10 @@ def test_the_log_of_a_pod_that_is_gone_is_not_waited_for(tmp_path: Path) -> None
     assert len((tmp_path / "calls").read_text().splitlines()) == 1
 
 
-def test_a_server_that_does_not_answer_for_a_while_is_asked_again(tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_for_a_while_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "_RETRY_S", 0.4)
     refused = "The connection to the server 10.0.0.1:6443 was refused; Error: daemon not found"
     calls, log = tmp_path / "calls", file_of(tmp_path, "log", stamped([b"the cause\n"]))
     code = f"if [ $(wc -l < {calls}) -lt 4 ]; then echo '{refused}' >&2; exit 1; fi; cat {log}"

@@ -50,7 +50,10 @@ def _blames_nobody(cluster: Cluster, found: Conclusion) -> bool:
 
 
 @pytest.mark.parametrize("first", [[ended(0, 1), _PULLING], [_PULLING]], ids=["ended", "deleted"])
-def test_nobody_is_named_whose_pod_never_ran(first: list[dict[str, object]], tmp_path: Path) -> None:
+def test_nobody_is_named_whose_pod_never_ran(
+    first: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_module, "_GONE_S", 1.0)
     lists = [[running(0), _PULLING]] * 2 + [first]
     answers = answers_of(_impostor(), tmp_path, None)
     cluster = Cluster(tmp_path, lists[-1], listed_in_turn(lists, tmp_path), *answers, ended_s=0.5, reason_s=0.5)

@@ -343,8 +343,8 @@ def test_the_logs_of_all_pods_are_read_before_the_verdict(tmp_path: Path) -> Non
         [],
         ("'get pods'*", f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/none; {state}.json; fi"),
         ("'logs trial-1-0-x'*", f"{follows}; {_stamped(_lost(0))}"),
-        (f"'logs trial-1-{culprit}-x'*", f"{follows}; sleep 1.5; {_stamped(_own(3))}"),
-        ("logs*", f"{follows}; sleep 1.5; {_stamped(_lost(0))}"),
+        (f"'logs trial-1-{culprit}-x'*", f"{follows}; sleep 0.5; {_stamped(_own(3))}"),
+        ("logs*", f"{follows}; sleep 0.5; {_stamped(_lost(0))}"),
     )
     attempt = cluster.attempt_at(replace(training(), nodes=count, detail=cluster.job.detail))
     attempt.run()

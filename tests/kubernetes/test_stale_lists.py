@@ -134,7 +134,7 @@ def test_a_pause_of_this_process_is_no_wait(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "is_evicted"),
     [
-        ("sleep 4; cat {at}/warnings", True),
+        ("sleep 2; cat {at}/warnings", True),
         ('echo "Error from server (Forbidden): events is forbidden" >&2; exit 1', False),
     ],
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from by_day import by_day
 from launchers.slurm_cluster import slurm_cluster
 from live.trials import Ended, Trial, events_in
 
@@ -102,7 +103,9 @@ def test_the_same_parameters_as_on_this_machine(slurm: Mapping[str, str], tmp_pa
     assert digest(slurm, *ON, "--out", str(tmp_path / "there")) == here
 
 
-@pytest.mark.parametrize("allocation", [[], ["salloc", "--quiet", "--nodes=2", "--exclusive"]], ids=["job", "salloc"])
+@pytest.mark.parametrize(
+    "allocation", by_day([[], ["salloc", "--quiet", "--nodes=2", "--exclusive"]]), ids=["job", "salloc"]
+)
 def test_the_failed_rank_of_a_script_is_named(slurm: Mapping[str, str], tmp_path: Path, allocation: list[str]) -> None:
     (tmp_path / "place.py").write_text(
         "import os, sys\n"
@@ -254,7 +257,11 @@ def test_the_wait_in_the_queue_ends(slurm: Mapping[str, str], tmp_path: Path) ->
     ("words", "why"),
     [
         (["--nodes=9"], "will never start: the partition is too small for it or does not allow it; see --nodes"),
-        (["--partition=nope"], "Error: sbatch refuses the job: Invalid partition name specified; it requests"),
+        pytest.param(
+            ["--partition=nope"],
+            "Error: sbatch refuses the job: Invalid partition name specified; it requests",
+            marks=pytest.mark.nightly,
+        ),
         (["--slurm-arg=--foo"], "Error: sbatch refuses the job: unrecognized option '--foo'; it requests"),
         (
             ["--container-image=x"],

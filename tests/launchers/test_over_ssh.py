@@ -211,7 +211,8 @@ def test_a_controller_that_is_killed_leaves_nothing_running(hosts: Callable[[int
         await_nothing_on(made[1], made, _GONE_S)
 
 
-@pytest.mark.slow
+# By day a cable is pulled in live/test_cable_pulled.py, and the controller of hosts is killed above.
+@pytest.mark.nightly
 def test_a_host_that_is_cut_off_is_named_and_ends_what_it_runs(hosts: Callable[[int], Hosts]) -> None:
     made = hosts(2)
     with running(made, "--on", "ssh", "--hosts", "node0,node1", "--nproc-per-node", "1") as process:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slurm
     ("where", "source"),
     [
         pytest.param(["-N2", "--ntasks-per-node=1"], "pyz", id="2 nodes, bundle"),
-        pytest.param(["-N1", "-n2"], "installed", id="1 node, package"),
+        pytest.param(["-N1", "-n2"], "installed", id="1 node, package", marks=pytest.mark.nightly),
         pytest.param(["-N2", "--ntasks-per-node=1"], "installed", id="2 nodes, package", marks=pytest.mark.nightly),
         pytest.param(["-N1", "-n2"], "pyz", id="1 node, bundle", marks=pytest.mark.nightly),
     ],

@@ -97,7 +97,6 @@ def is_right(report: Mapping[str, Any], fault: str) -> bool:
 _CHEAP: tuple[str, ...] = (
     "none",
     "node2 at 100 Mbit/s",
-    "node1 sends at 100 Mbit/s",
     "5 ms between node1 and node3",
     "node1 hears nothing from node3",
     "node2 of three loses 30 % of what it is sent",

@@ -167,7 +167,6 @@ FAULTS: dict[str, NetworkFault] = {
         named=[("link", "link node0–node1")],
         words=["node0 cannot connect to node1", "node1 can connect to node0"],
         hosts=2,
-        is_cheap=True,
     ),
     "node3 drops what node1 connects": NetworkFault(
         plant=lambda hosts: close_ports(hosts[3], source=hosts[1].address),

@@ -21,9 +21,9 @@ def seconds_to_the_end(ended: Ended, kind: str, rank: int) -> float:
 @pytest.mark.parametrize(
     ("fault", "rank", "phase"),
     [
-        pytest.param("kill@compute:1", 1, "compute/", marks=pytest.mark.slow),
+        pytest.param("kill@compute:1", 1, "compute/", marks=pytest.mark.nightly),
         ("kill@collectives/all_reduce:0", 0, "collectives/all_reduce"),
-        pytest.param("kill@training/step 5:1", 1, "training/step 5", marks=pytest.mark.slow),
+        pytest.param("kill@training/step 5:1", 1, "training/step 5", marks=pytest.mark.nightly),
     ],
 )
 def test_a_dead_rank_is_named_with_its_phase(tmp_path: Path, fault: str, rank: int, phase: str) -> None:

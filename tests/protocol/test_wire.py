@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 import pytest
+from by_day import by_day
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,7 +140,7 @@ def test_nan_and_infinity_are_refused(number: float) -> None:
         encode({"value": number})
 
 
-@pytest.mark.parametrize("value", [[], {}, [0], 1000, "a", {"a": 1}], ids=repr)
+@pytest.mark.parametrize("value", by_day([[], {}, [0], 1000, "a", {"a": 1}], 0, 3, 5), ids=repr)
 def test_small_values_count_as_what_it_costs_to_keep_them(value: Any) -> None:
     """Else a node could fill the memory of the controller within its allowance."""
     text, decoder = b"".join(encode({"x": [value] * 200_000})), Decoder()
