@@ -6,7 +6,7 @@
 #   make run ARGS=...     seatrial run; make changes the exit code: for that of the verdict use .venv/bin/seatrial
 #   make check            style, types, import contracts, house rules
 #   make test             the tests that run anywhere
-#   make test-marked      the tests that need something of the machine; a test that cannot run says why
+#   make test-marked      the tests that need something of the machine or take long; a test that cannot run says why
 #   make test-all         both
 #   make test-gpu         the tests that need a GPU, on a machine with one; tools/gpu_first_hour.sh has everything else
 #

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 
 from seatrial.bundle import bundle
 
@@ -18,7 +19,9 @@ _LAUNCH = ("launch", "--device", "cpu", "--nproc-per-node", "1", "--no-python", 
 
 
 @pytest.mark.parametrize(
-    "argv", [("--version",), ("plan", "show", "smoke"), _LAUNCH], ids=["version", "plan", "launch"]
+    "argv",
+    by_day([(("--version",),), (("plan", "show", "smoke"),), (_LAUNCH,)], 0, 2),
+    ids=["version", "plan", "launch"],
 )
 @pytest.mark.parametrize("way", ["installed", "bundle"])
 def test_no_module_of_the_working_folder_is_imported(tmp_path: Path, way: str, argv: tuple[str, ...]) -> None:

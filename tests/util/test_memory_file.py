@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 
 from seatrial.util import memory_file
 
@@ -20,7 +21,7 @@ for module in (os, fcntl):
 """Takes from ``os`` and ``fcntl`` what they lack in the Pythons of conda and uv, which are built with glibc 2.17."""
 
 
-@pytest.mark.parametrize("target", [(), ("--on", "ssh", "--hosts", "a")])
+@pytest.mark.parametrize("target", by_day([((),), (("--on", "ssh", "--hosts", "a"),)]))
 def test_a_trial_runs_with_a_python_of_conda(target: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(_OF_CONDA)
     (tmp_path / "ssh").write_text('#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\nexec sh -c "$3"\n')
