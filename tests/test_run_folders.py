@@ -39,7 +39,7 @@ _USES: dict[str, Callable[[Path], Any]] = {
     "overwrite": lambda path: files.open_to_overwrite(path, run_folder=True),
     "read": lambda path: files.open_to_read(path, run_folder=True),
     "replace": lambda path: files.write_atomically(path, b"", run_folder=True),
-    "remove": files.remove,
+    "remove": lambda path: files.remove(path, run_folder=True),
 }
 
 

@@ -305,9 +305,17 @@ def create_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o
         os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def remove(path: str | os.PathLike[str]) -> None:
-    """Remove a file from the folder of a run."""
-    with _folder(path, True) as (folder, name):
+def remove(path: str | os.PathLike[str], *, run_folder: bool = False, only_ours: bool = False) -> None:
+    """Remove a file, or a link of this name.
+
+    Args:
+        path: the file.
+        run_folder: as in ``create``.
+        only_ours: refuse to remove anything but a regular file of ours with one name.
+    """
+    with _folder(path, run_folder) as (folder, name):
+        if only_ours:
+            _require_ours(name, folder)
         os.unlink(name, dir_fd=folder)
 
 

@@ -241,10 +241,11 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
     ``start`` is a folder, and opened as it is. Raises OSError with the name that cannot be reached.
     """
     names = _names_of(path)
-    place = start
-    folder = os.open(place, _UNASKED_FOLDER)
+    folder = os.open(start, _UNASKED_FOLDER)
     links = num_visited = 0
     try:
+        # Above the folder of a descriptor lies another one than ``/proc/self/fd``.
+        place = os.readlink(f"/proc/self/fd/{folder}") if start.startswith("/proc/self/fd/") else start
         mount, user = mount_of(folder), mounted_by(folder)
         yield place, folder, user, not names
         while names:
@@ -298,7 +299,7 @@ def reached(name: str, start: str) -> "Iterator[int]":
         for place, found, user, is_last in way_to(name, start) if fd < 0 else ():
             chosen = user if chosen < 0 else chosen
             if user not in (0, chosen):
-                raise ForeignError(place, user)
+                raise ForeignError(ascii(place)[1:-1], user)
             if is_last:
                 before, fd = fd, os.dup(found)
                 if before >= 0:

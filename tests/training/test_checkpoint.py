@@ -302,7 +302,7 @@ def test_a_second_job_is_refused_with_the_holder_named(store: CheckpointFolder, 
 def test_the_lock_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from seatrial.training.folder_lock import lock_folder\n"
-        "print(lock_folder(Path(sys.argv[1]), wait_s=0), flush=True); time.sleep(60)"
+        "print(lock_folder(folder := Path(sys.argv[1]), named=folder, wait_s=0), flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

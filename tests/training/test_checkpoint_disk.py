@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,13 +48,6 @@ def test_a_folder_that_is_none_is_a_wrong_request(tmp_path: Path) -> None:
     for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
         with pytest.raises(RequestError, match="cannot write checkpoints to"):
             CheckpointFolder(folder).newest()
-
-
-def test_a_folder_that_vanished_is_one_sentence(store: CheckpointFolder) -> None:
-    store.save(1, STATE)
-    shutil.rmtree(store.folder)
-    with pytest.raises(SeatrialError, match=r"step 2 was not saved in .*: No such file or directory"):
-        store.save(2, STATE)
 
 
 def test_a_file_is_read_back_before_its_rename_and_before_old_ones_go(

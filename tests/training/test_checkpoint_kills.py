@@ -61,6 +61,7 @@ def _kill_at_random(zygote: subprocess.Popen[str], folder: Path, num_kills: int)
         assert not list(folder.glob(".writing-*"))
         newest = now
     with CheckpointFolder(folder) as store:
+        assert store.newest() is not None  # as a training does: what it resumes from is known to be complete
         store.save(newest + 1, state_of(newest + 1))
     assert len(list(folder.glob("step-*"))) == 2
     # Otherwise no kill has hit what is to be tested.

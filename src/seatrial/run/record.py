@@ -38,7 +38,7 @@ def new_folder(out: Path) -> tuple[str, Path]:
         probe = folder / ".writable"
         with create(probe, run_folder=True) as file:
             file.write(b"seatrial")
-        remove(probe)
+        remove(probe, run_folder=True)
     except OSError as error:
         raise RequestError(
             f"--out {out}: reports cannot be written there ({error.strerror or error}); name another folder with --out."

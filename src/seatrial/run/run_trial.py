@@ -111,7 +111,7 @@ def _remove(folder: Path, events: Path) -> None:
     """Remove the folder of a run that holds nothing but our own events; what a launcher wrote stays."""
     with contextlib.suppress(OSError):
         if names_in(folder, folder.parent) == [events.name]:
-            remove(events)
+            remove(events, run_folder=True)
             folder.rmdir()
 
 

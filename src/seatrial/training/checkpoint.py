@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import create, open_to_read, rename_durably, status_of_entry, statuses_in
+from seatrial.files import create, open_to_read, remove, rename_durably, status_of_entry, statuses_in
 from seatrial.folders import make_folders
 from seatrial.start import owner_of_new_files
 from seatrial.training.folder_lock import lock_folder
@@ -52,7 +52,9 @@ class CheckpointFolder:
     """The checkpoints of one job in one folder, which is created when it is first needed.
 
     One rank of the job uses it, usually rank 0. The first ``newest`` or ``save`` locks the folder until ``close`` or
-    until the process ends; a second job in the same folder is refused.
+    until the process ends; a second job in the same folder is refused. Until then everything goes by one descriptor of
+    the folder: who can rename what lies above could put another folder of this user in its place, and have its
+    checkpoints removed as older ones. The name of the folder stands in messages.
     """
 
     def __init__(
@@ -80,8 +82,14 @@ class CheckpointFolder:
         self._keep = keep
         self._note = note
         self._lock_wait_s = lock_wait_s
-        self._is_open = False
-        self._unlock: Callable[[], object] = lambda: None
+        self._is_locked = False
+        self._opened: int | None = None
+        """The folder."""
+        self._held = contextlib.ExitStack()
+        """The descriptors of the folder and of its lock."""
+        weakref.finalize(self, self._held.close)
+        self._places: list[str] = []
+        """Where the folder was, as the kernel knows without asking a file system; the first is what its name led to."""
         self._read_bytes = 0
         """Read of checkpoints since ``newest`` was called."""
         self._owner = os.geteuid()
@@ -97,26 +105,27 @@ class CheckpointFolder:
 
         When this returns, the checkpoint is on the disk and has been read back. Raises TypeError, with the key, for a
         value that is neither a tensor, a primitive, nor a dict, list or tuple of those; SeatrialError when the
-        checkpoint could not be written, in which case all earlier checkpoints are unchanged.
+        checkpoint could not be written, in which case all earlier checkpoints are unchanged. A folder that was moved
+        gets the checkpoint all the same, and a note says where it is.
         """
         content = {"format": _FORMAT, "step": step, "state": _plain(state, "state")}
-        self._open()
-        temporary = self.folder / f"{_WRITING}{uuid.uuid4().hex}"
+        self._lock()
         try:
-            try:
-                path = self._commit(temporary, step, content)
-            finally:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
+            name = self._write(step, content)
         except OSError as error:
+            if self._is_removed(error):
+                raise SeatrialError(
+                    f"the checkpoint of step {step} was not saved: {self.folder} was removed after this training had "
+                    "opened it; start the training again, which makes a new one."
+                ) from error
             raise SeatrialError(
                 f"the checkpoint of step {step} was not saved in {self.folder}: {error.strerror or error}; the earlier "
                 "ones are unchanged. Check the disk, then resume from the newest."
             ) from error
-        self._whole.pop(path.name, None)
-        self._whole[path.name] = None
-        self._remove_old(path)
-        return path
+        self._whole.pop(name, None)
+        self._whole[name] = None
+        self._remove_old(name)
+        return self._place() / name
 
     def newest(self) -> tuple[int, dict[str, Any]] | None:
         """Return the step and state of the newest complete checkpoint; None in a folder without checkpoints.
@@ -124,7 +133,7 @@ class CheckpointFolder:
         A damaged checkpoint is left in place and reported to ``note``. Raises SeatrialError when there are checkpoints
         and all are damaged: starting over is then a person's decision.
         """
-        self._open()
+        self._lock()
         try:
             names = self._names()
             paths = self._newest(names) if names else []
@@ -174,13 +183,16 @@ class CheckpointFolder:
                 "checked; give a checkpoint under the name that it was saved with."
             )
         step, digest = int(match[1]), match[2]
+        place = path
         try:
-            with open_to_read(path) as file:
+            if path.parent == self.folder:
+                place = self._way() / path.name
+            with open_to_read(place) as file:
                 self._owner = os.fstat(file.fileno()).st_uid
                 content = file.read(_size_bytes(file))
             self._read_bytes += len(content)
         except FileNotFoundError as error:
-            if _is_link(path):
+            if _is_link(place):
                 raise _DamagedError(
                     f"{path} is a symbolic link to {ascii(error.filename)[1:-1]}, which does not exist."
                 ) from error
@@ -196,9 +208,9 @@ class CheckpointFolder:
         return step, _read(content, path, step)
 
     def close(self) -> None:
-        """Unlock the folder for other jobs."""
-        self._unlock()
-        self._is_open = False
+        """Unlock the folder for other jobs. A later call opens whatever then has its name."""
+        self._held.close()
+        self._opened, self._is_locked = None, False
 
     def __enter__(self) -> CheckpointFolder:
         return self
@@ -206,18 +218,39 @@ class CheckpointFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self) -> None:
-        if self._is_open:
+    def _descriptor(self) -> int:
+        """Return the descriptor of the folder, which the first call opens. Raises OSError."""
+        if self._opened is None:
+            self._opened = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._held.callback(os.close, self._opened)
+            self._places = [os.readlink(self._way())]
+        return self._opened
+
+    def _way(self) -> Path:
+        """Return the way to the folder by its descriptor. Raises OSError."""
+        return Path(f"/proc/self/fd/{self._descriptor()}")
+
+    def _lock(self) -> None:
+        if self._is_locked:
             return
         try:
-            make_folders(self.folder)
-            lock = lock_folder(self.folder, wait_s=self._lock_wait_s)
+            self._lock_opened()
+        except BaseException:
+            self.close()
+            raise
+        self._is_locked = True
+
+    def _lock_opened(self) -> None:
+        try:
+            if self._opened is None:
+                make_folders(self.folder)
+            lock = lock_folder(self._way(), named=self.folder, wait_s=self._lock_wait_s)
             if lock is not None:
-                self._unlock = weakref.finalize(self, os.close, lock)
+                self._held.callback(os.close, lock)
                 # The folder is locked, so these were left behind by writers that died.
-                for leftover in itertools.islice(self.folder.glob(f"{_WRITING}*"), _MOST_LOOKED_AT):
+                for leftover in itertools.islice(self._way().glob(f"{_WRITING}*"), _MOST_LOOKED_AT):
                     with contextlib.suppress(OSError):
-                        leftover.unlink(missing_ok=True)
+                        remove(leftover)
         except OSError as error:
             raise RequestError(
                 f"cannot write checkpoints to {self.folder}: {error.strerror or error}; give a folder that this user "
@@ -225,9 +258,32 @@ class CheckpointFolder:
             ) from error
         if lock is None:
             self._note(f"{self.folder} is on a file system without locks: nothing prevents a second job from using it.")
-        self._is_open = True
 
-    def _commit(self, temporary: Path, step: int, content: dict[str, Any]) -> Path:
+    def _is_removed(self, error: OSError) -> bool:
+        place = os.readlink(self._way())
+        return isinstance(error, FileNotFoundError) and place not in self._places and place.endswith(" (deleted)")
+
+    def _place(self) -> Path:
+        """Return where the checkpoints are: the folder by its name, unless somebody has moved it, or one above it."""
+        place = os.readlink(self._way())
+        if place not in self._places:
+            self._places.append(place)
+            self._note(
+                f"{self.folder} was moved after this training had opened it: its checkpoints go on into that folder, "
+                f"which is {ascii(place)[1:-1]} now; to resume from them, name that one."
+            )
+        return self.folder if place == self._places[0] else Path(place)
+
+    def _write(self, step: int, content: dict[str, Any]) -> str:
+        """Write a checkpoint and return its name. A failure leaves no file behind."""
+        temporary = self._way() / f"{_WRITING}{uuid.uuid4().hex}"
+        try:
+            return self._commit(temporary, step, content)
+        finally:
+            with contextlib.suppress(OSError):
+                remove(temporary)
+
+    def _commit(self, temporary: Path, step: int, content: dict[str, Any]) -> str:
         with io.BufferedWriter(create(temporary)) as file:
             writer = _HashingWriter(file)
             torch.save(content, cast("IO[bytes]", writer))
@@ -244,14 +300,14 @@ class CheckpointFolder:
                     f"the checkpoint of step {step} read back from {self.folder} differs from what was written; it was "
                     "deleted. The disk or the memory of this host is faulty."
                 )
-        path = self.folder / f"step-{step:012d}.{digest}.pt"
+        name = f"step-{step:012d}.{digest}.pt"
         # An older file of this name had the same content, or is damaged.
-        rename_durably(temporary, path)
-        return path
+        rename_durably(temporary, temporary.with_name(name))
+        return name
 
     def _names(self) -> list[tuple[int, str]]:
         """Return step and name of all files with the name of a checkpoint, newest step first."""
-        matches = map(_NAME.fullmatch, os.listdir(self.folder))
+        matches = map(_NAME.fullmatch, os.listdir(self._way()))
         return sorted(((int(match[1]), match[0]) for match in matches if match is not None), reverse=True)
 
     def _newest(self, names: list[tuple[int, str]]) -> list[Path]:
@@ -260,7 +316,7 @@ class CheckpointFolder:
         looked_at = [name for step, name in names if step >= last_step][:_MOST_LOOKED_AT]
         # One that cannot be looked at is reported where it is loaded.
         times = dict.fromkeys(looked_at, 0)
-        times |= {name: status.st_mtime_ns for name, status in statuses_in(self.folder, looked_at)}
+        times |= {name: status.st_mtime_ns for name, status in statuses_in(self._way(), looked_at)}
         ordered = sorted(((step, times[name], name) for step, name in names if name in times), reverse=True)
         return [self.folder / name for _, _, name in ordered[:_MOST_TRIED]]
 
@@ -269,16 +325,11 @@ class CheckpointFolder:
         if self._owner == os.geteuid():
             return
         with contextlib.suppress(OSError):
-            folder = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                # A share may show all users as one.
-                is_ours = self._owner == owner_of_new_files(folder)
-            finally:
-                os.close(folder)
-            if not is_ours:
+            # A share may show all users as one.
+            if self._owner != owner_of_new_files(self._descriptor()):
                 self._note(f"{path} is a checkpoint of user {self._owner}, and the training goes on from it.")
 
-    def _remove_old(self, written: Path) -> None:
+    def _remove_old(self, written: str) -> None:
         """Remove files of ours older than the newest ``keep`` of ours that are known to be complete, but never the one
         just written.
 
@@ -287,8 +338,8 @@ class CheckpointFolder:
         """
         try:
             names = [entry for entry in self._names() if entry[1] not in self._left]
-            owners = {name: status.st_uid for name, status in statuses_in(self.folder, [*self._whole])}
-            if (user := owners.get(written.name)) is None:  # removed meanwhile
+            owners = {name: status.st_uid for name, status in statuses_in(self._way(), [*self._whole])}
+            if (user := owners.get(written)) is None:  # removed meanwhile
                 return
             self._whole = dict.fromkeys(name for name in self._whole if owners.get(name) == user)
             order = {name: number for number, name in enumerate(self._whole)}
@@ -297,9 +348,9 @@ class CheckpointFolder:
             if len(whole) < self._keep:
                 return
             oldest_step = whole[-self._keep][1]
-            old = [name for _, _, name in whole[: -self._keep] if name != written.name]
+            old = [name for _, _, name in whole[: -self._keep] if name != written]
             old += [name for step, name in names if step < oldest_step and name not in order]
-            found = dict(statuses_in(self.folder, old[:_MOST_LOOKED_AT]))
+            found = dict(statuses_in(self._way(), old[:_MOST_LOOKED_AT]))
         except OSError as error:
             self._note(f"older checkpoints in {self.folder} could not be removed: {error.strerror or error}.")
             return
@@ -314,7 +365,8 @@ class CheckpointFolder:
                 self._left.add(name)
                 continue
             try:
-                (self.folder / name).unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    remove(self._way() / name)
                 self._whole.pop(name, None)
             except OSError as error:
                 failures.append(f"{name}: {error.strerror or error}")

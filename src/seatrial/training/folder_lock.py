@@ -20,8 +20,9 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
 _POLL_S = 0.1
 
 
-def lock_folder(folder: Path, *, wait_s: float) -> int | None:
-    """Lock ``folder`` for this process and return a descriptor; closing it releases the lock.
+def lock_folder(folder: Path, *, named: Path, wait_s: float) -> int | None:
+    """Lock ``folder``, which messages call ``named``, for this process. Return a descriptor; closing it releases the
+    lock.
 
     The lock is ``flock`` on the file ``lock``, so a dead holder leaves no lock behind, whatever the file says. A live
     holder is given up to ``wait_s`` seconds: a rank that a restart replaces may take a moment to exit. Returns None
@@ -35,7 +36,7 @@ def lock_folder(folder: Path, *, wait_s: float) -> int | None:
         while not _try(descriptor):
             if time.monotonic() > give_up:
                 raise RequestError(
-                    f"{folder} is in use by another job: {_holder(descriptor)} writes its checkpoints there; wait "
+                    f"{named} is in use by another job: {_holder(descriptor)} writes its checkpoints there; wait "
                     "until it has ended, or give another folder."
                 )
             time.sleep(_POLL_S)

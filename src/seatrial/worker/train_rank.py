@@ -26,6 +26,7 @@ from seatrial.rank.meeting import among_others
 from seatrial.training.data.dataset_files import default_folder
 from seatrial.util.job_signals import STOPPING, collector, unless_ignored
 from seatrial.util.streams import write_line
+from seatrial.util.text import printable
 from seatrial.worker.compiled_code import keep_compiled_code_private
 from seatrial.worker.digests import difference, voters
 from seatrial.worker.failures import cause_of
@@ -296,7 +297,8 @@ def _result(
         "missed": target if target is not None and (accuracy is None or accuracy < target) else None,
         "resumed_from": start.resumed_from if start is not None else None,
         "notes": notes,
-        "checkpoint": None if outcome.checkpoint is None else str(outcome.checkpoint),
+        # A neighbor may have moved the folder, to any name.
+        "checkpoint": None if outcome.checkpoint is None else printable(str(outcome.checkpoint)),
         "log": spec.log,
         "profile": spec.profile if profile_written else None,
     }
