@@ -21,6 +21,7 @@ from seatrial.training import sync_points
 from seatrial.training.recipe import Recipe
 from seatrial.training.resume import DisturbedError, FirstRankError
 from seatrial.worker import train_rank
+from seatrial.worker.rendezvous import form_world
 from seatrial.worker.train_report import TrainReporter
 from seatrial.worker.train_spec import TrainSpec
 
@@ -115,6 +116,43 @@ def test_a_meeting_file_that_was_refused_stays(one_rank: train_rank.RankIdentity
     assert train_rank.run_rank(TrainSpec(recipe=recipe, device="cpu", init=f"file://{meet}"), one_rank) != 0
     assert meet.is_symlink()
     assert ours.read_text() == "kept"
+
+
+@pytest.mark.parametrize("planted", [(), ("raise@train/step 1 forward:0",)], ids=["clean", "failed"])
+def test_a_meeting_folder_that_is_exchanged_costs_no_other_file(
+    one_rank: train_rank.RankIdentity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: tuple[str, ...]
+) -> None:
+    """Who can rename the folder could have a file of this name removed wherever this user has one."""
+    (home := tmp_path / "home").mkdir()
+    (home / "meet").write_text("precious")
+    (team := tmp_path / "team").mkdir()
+
+    def exchanging(*arguments: Any, **options: Any) -> dist.Store:
+        store = form_world(*arguments, **options)
+        team.rename(tmp_path / "moved")
+        team.symlink_to(home)
+        return store
+
+    monkeypatch.setattr(train_rank, "form_world", exchanging)
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
+    spec = TrainSpec(recipe=recipe, device="cpu", init=f"file://{team}/meet", planted=planted)
+    assert train_rank.run_rank(spec, one_rank) == len(planted)
+    assert (home / "meet").read_text() == "precious"
+    assert list((tmp_path / "moved").iterdir()) == []
+
+
+def test_a_meeting_folder_that_does_not_exist_is_a_wrong_request(
+    one_rank: train_rank.RankIdentity, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torch would wait for it until its deadline, in a loop that Ctrl-C does not end."""
+    recipe = Recipe(workload="digits", model="toy", max_steps=2, global_batch_size=64, lr=0.1)
+    for folder, words in (("none", "No such file or directory"), ("file", "Not a directory")):
+        (tmp_path / "file").touch()
+        init = f"file://{tmp_path}/{folder}/meet"
+        assert train_rank.run_rank(TrainSpec(recipe=recipe, device="cpu", init=init, timeout_s=1.0), one_rank) == 2
+        said = capfd.readouterr().err
+        assert said.startswith(f"Error: --init {init}: {tmp_path}/{folder} cannot be opened on ")
+        assert f" ({words}); " in said
 
 
 @pytest.mark.parametrize("is_own", [True, False])

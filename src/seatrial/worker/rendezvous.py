@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import socket
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
-from seatrial.files import require_ours
+from seatrial.errors import RequestError
+from seatrial.files import remove, require_ours
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -20,6 +24,40 @@ if TYPE_CHECKING:
 _POLL_S = 0.02
 
 
+@contextlib.contextmanager
+def meeting_place(init: str, *, removes: bool) -> Iterator[str]:
+    """Yield ``init`` as ``form_world`` takes it: that of a file leads through a descriptor of its folder.
+
+    torch opens the file anew for each key and removes it by its path, and who can rename the folder could put another
+    one of this user in its place. Raises RequestError where the folder cannot be opened.
+
+    Args:
+        init: As a person gave it.
+        removes: Remove the file afterwards: the ranks of the next run would meet those of this one. Where the folder
+            or the file is not ours it may have to stay, which changes no result.
+    """
+    if not init.startswith("file:"):
+        yield init
+        return
+    place = urlparse(init)
+    folder, name = os.path.split(place.path)
+    try:
+        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RequestError(
+            f"--init {init}: {folder} cannot be opened on {socket.gethostname()} ({error.strerror}); name a new file "
+            "in a folder that all ranks have."
+        ) from error
+    path = f"/proc/self/fd/{opened}/{name}"
+    try:
+        yield place._replace(path=path).geturl()
+    finally:
+        if removes:
+            with contextlib.suppress(OSError):
+                remove(path, only_ours=True)
+        os.close(opened)
+
+
 def form_world(init: str, *, rank: int, world_size: int, backend: str, device: Device, timeout_s: float) -> dist.Store:
     """Rendezvous at ``init`` and form the group of all ranks.
 
@@ -27,7 +65,7 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: D
     torch raises: RuntimeError, ValueError or OSError.
 
     Args:
-        init: ``env://``, ``tcp://HOST:PORT`` or ``file:///PATH``.
+        init: ``env://``, ``tcp://HOST:PORT`` or ``file:///PATH``, of ``meeting_place``.
         rank: This rank.
         world_size: Number of ranks.
         backend: ``gloo``, ``nccl`` or ``mpi``.

@@ -13,10 +13,8 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import require_ours
 from seatrial.probe.cpu import usable_cores
 from seatrial.protocol.connecting import TRAINING_MEETS
 from seatrial.protocol.own_errors import in_one_line
@@ -30,7 +28,7 @@ from seatrial.util.text import printable
 from seatrial.worker.compiled_code import keep_compiled_code_private
 from seatrial.worker.digests import difference, voters
 from seatrial.worker.failures import cause_of
-from seatrial.worker.rendezvous import form_world
+from seatrial.worker.rendezvous import form_world, meeting_place
 from seatrial.worker.train_report import TrainReporter
 from seatrial.worker.train_spec import TrainSpec
 
@@ -88,19 +86,12 @@ def run_rank(spec: TrainSpec, identity: RankIdentity) -> int:
         faulthandler.register(signal.SIGUSR1, file=int(os.environ["SEATRIAL_STACK_FD"]), all_threads=True)
     reporter.enter("start-up/import torch")
     suppress_numpy_warning()
-    try:
-        return _train(spec, identity, reporter, stop_signals)
-    except Exception as error:
-        return _report_error(error, spec, identity, reporter)
-    finally:
-        if identity.rank == 0 and spec.init.startswith("file://"):
-            # If it stayed, the ranks of the next run would meet the ranks of this one.
-            # In a folder that is not ours it may have to stay, which changes no result.
-            # One that was refused, as a link of another user, stays too.
-            with contextlib.suppress(OSError):
-                path = urlparse(spec.init).path
-                require_ours(path)
-                Path(path).unlink()
+    with contextlib.ExitStack() as ending:
+        try:
+            init = ending.enter_context(meeting_place(spec.init, removes=identity.rank == 0))
+            return _train(spec, identity, reporter, stop_signals, init)
+        except Exception as error:
+            return _report_error(error, spec, identity, reporter)
 
 
 def suppress_numpy_warning() -> None:
@@ -108,7 +99,9 @@ def suppress_numpy_warning() -> None:
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 
-def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, stop_signals: list[int]) -> int:
+def _train(
+    spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, stop_signals: list[int], init: str
+) -> int:
     # Of a user without a home it is among the temporary files, and those of this rank have another place then.
     data_dir = Path(spec.data_dir) if spec.data_dir is not None else default_folder(os.environ)
     if spec.recipe.compile:
@@ -125,7 +118,7 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
     backend = device.backend if spec.backend == "auto" else spec.backend
     reporter.enter(TRAINING_MEETS)
     # Groups of torch read it for as long as they exist, and do not keep it.
-    store = _rendezvous(spec, identity, backend, device)
+    store = _rendezvous(spec, identity, backend, device, init)
     # Only now: a rank that waits in C++ for the others would not run a Python handler, and has nothing to save.
     _catch_stop_signals(stop_signals)
     machines = _machines(identity.world_size, device)
@@ -203,11 +196,11 @@ def _device_index(spec: TrainSpec, identity: RankIdentity) -> int:
     return identity.local_rank % max(torch.cuda.device_count(), 1)
 
 
-def _rendezvous(spec: TrainSpec, identity: RankIdentity, backend: str, device: Device) -> dist.Store:
+def _rendezvous(spec: TrainSpec, identity: RankIdentity, backend: str, device: Device, init: str) -> dist.Store:
     try:
         with among_others(identity):
             return form_world(
-                spec.init,
+                init,
                 rank=identity.rank,
                 world_size=identity.world_size,
                 backend=backend,
