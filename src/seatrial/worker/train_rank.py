@@ -99,9 +99,7 @@ def suppress_numpy_warning() -> None:
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
 
 
-def _train(
-    spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, stop_signals: list[int], init: str
-) -> int:
+def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, stop_signals: list[int], init: str) -> int:
     # Of a user without a home it is among the temporary files, and those of this rank have another place then.
     data_dir = Path(spec.data_dir) if spec.data_dir is not None else default_folder(os.environ)
     if spec.recipe.compile:
