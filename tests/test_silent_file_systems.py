@@ -103,6 +103,8 @@ def test_the_report_of_a_run(place: str, tmp_path: Path) -> None:
 def test_the_newest_report_in_a_shared_folder(tmp_path: Path) -> None:
     latest = tmp_path / "cluster_test_report.json"
     latest.write_text("{}")
+    (tmp_path / "unknown-run").mkdir()
+    (tmp_path / "unknown-run" / recorded_events.RECORD).touch()
     with mounted_and_unasked(latest):
         written = write_reports(conclude([]), tmp_path)
     assert written.not_copied.startswith(f"{latest} is no copy of this report (")

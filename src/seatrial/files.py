@@ -352,7 +352,7 @@ def _folder(path: str | os.PathLike[str], run_folder: bool) -> Iterator[tuple[in
         fd = open_run_folder(parent) if run_folder else os.open(parent, _FOLDER)
     except NotADirectoryError:
         # Linux reports a link in this way, too.
-        raise _refusal(parent, f"{kind_of(status_of_entry(parent))} and no folder") from None
+        raise _refusal(os.path.basename(parent), f"{kind_of(status_of_entry(parent))} and no folder") from None
     try:
         yield fd, name
     finally:

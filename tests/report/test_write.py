@@ -22,6 +22,7 @@ from seatrial.errors import RequestError
 from seatrial.judge.conclude import conclude
 from seatrial.report import formats, write
 from seatrial.report.console import lines
+from seatrial.report.recorded_events import RECORD
 from seatrial.report.show import wrong_request
 from seatrial.report.write import write_reports
 
@@ -176,11 +177,39 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_reports_replace_links_and_write_through_none(tmp_path: Path, kind: str) -> None:
     out = tmp_path / "out"
     out.mkdir()
+    _recorded(out)
     HOSTILE[kind][0](out / "cluster_test_report.json")
     written = write_reports(conclude(healthy().events, load=fake_load), out)
     assert json.loads(written.latest.read_text())["acceptance"]["status"] == "PASS"
     assert not written.latest.is_symlink()
     assert_unharmed(out / "cluster_test_report.json")
+
+
+@pytest.mark.parametrize("num_written", [1, 2], ids=["last", "interim and last"])
+def test_an_exchanged_out_keeps_the_newest_report_of_another_run(tmp_path: Path, num_written: int) -> None:
+    """Who can rename ``--out`` during a run puts a link there to where this user keeps the acceptance of a cluster."""
+    conclusion, out, others = conclude(healthy().events, load=fake_load), tmp_path / "out", tmp_path / "others"
+    for folder in (out, others):
+        (folder / "before").mkdir(parents=True)
+        (folder / "cluster_test_report.json").write_text("of another run")
+    _recorded(out)
+    out.rename(tmp_path / "moved")
+    out.symlink_to(others)
+    for _ in range(num_written):
+        written = write_reports(conclusion, out)
+    assert (others / "cluster_test_report.json").read_text() == "of another run"
+    assert written.not_copied.startswith(f"{out}/cluster_test_report.json is no copy of this report: ")
+    assert json.loads(written.document.read_text())["acceptance"]["status"] == "PASS"
+    out.unlink()
+    (tmp_path / "moved").rename(out)
+    assert write_reports(conclusion, out).not_copied == ""
+    assert json.loads((out / "cluster_test_report.json").read_text())["acceptance"]["status"] == "PASS"
+
+
+def _recorded(out: Path) -> None:
+    """Have the run record its events below a folder, as each run does from its beginning on."""
+    (out / RUN).mkdir()
+    (out / RUN / RECORD).touch()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -195,6 +224,7 @@ def test_the_newest_report_of_another_user_in_a_shared_folder_stays(
     os.chown(out / "cluster_test_report.json", 12345, 12345)
     os.seteuid(12346)
     try:
+        _recorded(Path())
         written = write_reports(conclude(healthy().events, load=fake_load), Path())
     finally:
         os.seteuid(0)
@@ -217,6 +247,6 @@ def test_the_folder_of_a_run_that_became_a_link_gets_no_report(tmp_path: Path) -
     (tmp_path / "home").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / RUN).symlink_to(tmp_path / "home")
-    with pytest.raises(RequestError, match="is a symbolic link and no folder"):
+    with pytest.raises(RequestError, match=rf"--out {tmp_path}/out: .* \({RUN} is a symbolic link and no folder"):
         write_reports(conclude(healthy().events, load=fake_load), tmp_path / "out")
     assert list((tmp_path / "home").iterdir()) == []

@@ -144,6 +144,26 @@ def test_a_report_elsewhere_says_why_it_is_no_pass(
     assert run_scene(out, conduct_double, monkeypatch) == 3
     (elsewhere,) = tmp_path.glob("seatrial-*/*/report.json")
     assert json.loads(elsewhere.read_text()) == json.loads(capsys.readouterr().out)
+    assert (elsewhere.parents[1] / "cluster_test_report.json").read_text() == elsewhere.read_text()
+
+
+def test_an_out_that_is_exchanged_keeps_its_newest_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, others = tmp_path / "out", tmp_path / "others"
+    others.mkdir()
+    (others / "cluster_test_report.json").write_text("of other hosts")
+    healthy_double = tells("healthy")
+
+    def conduct_double(job: Job, folder: Path, *others_of_it: Any) -> int:
+        out.rename(tmp_path / "moved")
+        out.symlink_to(others)
+        return healthy_double(job, folder, *others_of_it)
+
+    # 3 where the events were not open yet: their file is not found any more.
+    assert run_scene(out, conduct_double, monkeypatch) in (0, 3)
+    assert (others / "cluster_test_report.json").read_text() == "of other hosts"
+    assert f"{out} is another folder than when this run began" in capsys.readouterr().err
 
 
 def test_no_copy_of_the_newest_report_changes_no_verdict(

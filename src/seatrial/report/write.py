@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from seatrial.files import (
 from seatrial.folders import NotPrivateError, make_folder, make_folders, new_temporary_folder
 from seatrial.judge.conclude import Conclusion
 from seatrial.report import formats
-from seatrial.report.recorded_events import event_files
+from seatrial.report.recorded_events import RECORD, event_files
 from seatrial.start import ForeignError
 from seatrial.util.text import format_time
 
@@ -78,22 +78,34 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
     )
     _refuse_another(written, format_time(conclusion.trial.created), sources)
     texts = {name: report_format.text(conclusion) for name, report_format in _FORMATS.items()}
-    try:
-        make_folders(out)
-        # With ``exist_ok`` it would ask what another user has mounted there.
-        with suppress(FileExistsError):
-            make_folder(folder)
-        # The document first: without one, the other files are not ours.
-        for name in sorted(texts, key=lambda name: name != _DOCUMENT):
-            write_atomically(written.files[name], _encoded(texts[name]), run_folder=True)
-    except OSError as error:
-        raise RequestError(
-            f"--out {out}: the report cannot be written there ({error.strerror or error}); name another folder."
-        ) from error
-    try:
-        write_atomically(written.latest, _encoded(texts[_DOCUMENT]))
-    except OSError as error:
-        return replace(written, not_copied=_not_copied(written.latest, error))
+    with ExitStack() as held:
+        try:
+            make_folders(out)
+            opened = os.open(out, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, opened)
+            # All of it into one folder, whoever exchanges it meanwhile.
+            way = Path(f"/proc/self/fd/{opened}")
+            # With ``exist_ok`` it would ask what another user has mounted there.
+            with suppress(FileExistsError):
+                make_folder(way / run)
+            # The document first: without one, the other files are not ours.
+            for name in sorted(texts, key=lambda name: name != _DOCUMENT):
+                write_atomically(way / run / written.files[name].name, _encoded(texts[name]), run_folder=True)
+        except OSError as error:
+            raise RequestError(
+                f"--out {out}: the report cannot be written there ({error.strerror or error}); name another folder."
+            ) from error
+        if sources is None and has_entry(way / _LATEST) and not has_entry(way / run / RECORD):
+            # A neighbor may have put another folder of this user in its place, with the newest report of other hosts.
+            return replace(
+                written,
+                not_copied=f"{written.latest} is no copy of this report: {out} is another folder than when this run "
+                "began, so that file stays as it is.",
+            )
+        try:
+            write_atomically(way / _LATEST, _encoded(texts[_DOCUMENT]))
+        except OSError as error:
+            return replace(written, not_copied=_not_copied(written.latest, error))
     return written
 
 

@@ -100,7 +100,7 @@ def run_trial(
             if written is not None:
                 # The files that were written do not contain this problem yet.
                 with contextlib.suppress(RequestError):
-                    write_reports(conclusion, written.folder.parent)
+                    write_reports(conclusion, written.folder.parent, [written.folder])
         if refused:
             raise RequestError(refused)
         print_report_line(conclusion, os.environ)
