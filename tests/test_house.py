@@ -161,6 +161,53 @@ def test_the_search_leaves_out(code: str) -> None:
     assert not list(_writes_by_name(ast.parse(code)))
 
 
+_REMOVES_NAMES = {
+    **dict.fromkeys(("seatrial.files", "seatrial.folders"), "the two places, by the descriptor of a folder"),
+    "seatrial.start": "sent as text, alone; its folders are for this user alone",
+    "seatrial.run.run_trial": "a folder without files, whose name is of this run alone",
+    "seatrial.worker.compiled_code": "a new folder for this user alone, where nobody could put another one",
+}
+"""Modules that may remove names or exchange them, and why: by its path a file may be one of another folder of this
+user, which somebody who can rename has put in the place of the one that was looked at."""
+_REMOVING_CALLS = {"unlink", "rmdir", "rmtree", "removedirs", "rename"}
+
+
+def _removes_names(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of the calls that remove or exchange what lies at a path."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if isinstance(function := call.func, ast.Attribute):
+            is_of_os = isinstance(function.value, ast.Name) and function.value.id == "os"
+            # ``Path.replace`` has one argument, ``str.replace`` two.
+            is_path = function.attr == "replace" and len(call.args) == 1 and not call.keywords
+            if function.attr in _REMOVING_CALLS or is_path or (is_of_os and function.attr in ("remove", "replace")):
+                yield call.lineno
+        # As an argument, for a later call.
+        for argument in call.args:
+            if isinstance(argument, ast.Attribute) and argument.attr in _REMOVING_CALLS:
+                yield call.lineno
+
+
+def test_names_are_removed_and_exchanged_by_descriptors() -> None:
+    found = {_name(path) for path in _files("src") if [*_removes_names(ast.parse(path.read_text()))]}
+    assert found == _REMOVES_NAMES.keys()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("os.unlink(p)", "p.unlink(missing_ok=True)", "os.remove(p)", "p.rmdir()", "shutil.rmtree(p)", "p.rename(q)"),
+        *("p.replace(q)", "os.replace(p, q)", "atexit.register(shutil.rmtree, p)"),
+    ],
+)
+def test_the_search_for_removals_finds(code: str) -> None:
+    assert list(_removes_names(ast.parse(code)))
+
+
+@pytest.mark.parametrize("code", ["t.replace(p, q)", "d.replace(tzinfo=z)", "names.remove(p)", "remove(p)"])
+def test_the_search_for_removals_leaves_out(code: str) -> None:
+    assert not list(_removes_names(ast.parse(code)))
+
+
 _MAKES_FOLDERS = {
     "seatrial.folders": "the one place",
     "seatrial.start": "sent as text, alone; its folders are for this user alone",

@@ -1,4 +1,5 @@
-"""The files that seatrial creates, appends to, locks, replaces or trusts. No other module opens a file to write to it.
+"""The files that seatrial creates, appends to, locks, replaces, removes or trusts. No other module opens a file to write
+to it, or removes it.
 
 Other users may write to the folder of such a file, and may put a symbolic link, a FIFO, a device or another name (a
 hard link) of a file of ours where the file is expected. Hence:
@@ -319,9 +320,10 @@ def remove(path: str | os.PathLike[str], *, run_folder: bool = False, only_ours:
         os.unlink(name, dir_fd=folder)
 
 
-def rename_durably(source: Path, target: Path) -> None:
-    """Rename a file to another name in the same folder, and write the folder to the disk."""
-    with _folder(target, False) as (folder, name):
+def rename_durably(source: Path, target: Path, *, run_folder: bool = False) -> None:
+    """Rename a file to another name in the same folder, and write the folder to the disk. ``run_folder``: as in
+    ``create``."""
+    with _folder(target, run_folder) as (folder, name):
         os.replace(source.name, name, src_dir_fd=folder, dst_dir_fd=folder)
         os.fsync(folder)
 

@@ -197,7 +197,7 @@ def test_a_file_that_a_neighbor_renames_in_time_is_left_empty(tmp_path: Path, mo
         os.rename(path, tmp_path / "theirs")
         raise FileNotFoundError
 
-    monkeypatch.setattr(os, "unlink", too_late)
+    monkeypatch.setattr(data_file, "remove", too_late)
     with data_file.nameless_file(str(tmp_path), 0) as fd:
         os.write(fd, b"x" * 4096)
     assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("theirs", 0)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial.checks.storage.tokens import file_path
-from seatrial.files import create
+from seatrial.files import create, remove
 
 _CHUNK_BYTES = 8 << 20
 _FIRST_SYNC_BYTES, _MOST_SYNC_BYTES = 8 << 20, 256 << 20
@@ -58,7 +58,7 @@ def nameless_file(folder: str, rank: int) -> Iterator[int]:
     path = file_path(folder, secrets.token_hex(8), rank, "data")
     with create(path, mode=0o600) as file:
         with contextlib.suppress(FileNotFoundError):  # in a folder without the sticky bit others may remove it
-            os.unlink(path)
+            remove(path)
         try:
             yield file.fileno()
         finally:

@@ -16,7 +16,7 @@ import stat
 import tempfile
 from collections.abc import Collection, Iterable
 
-from seatrial.files import create
+from seatrial import files
 
 _NAME = "seatrial-storage-{code}-{rank}.{kind}"
 _KEY = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -53,7 +53,7 @@ def candidate_folders(folder: str | None) -> tuple[str, ...]:
 
 def create_token(folder: str, key: str, rank: int) -> None:
     """Create this rank's token. Raises OSError."""
-    with create(file_path(folder, key, rank, "token"), mode=0o600) as file:
+    with files.create(file_path(folder, key, rank, "token"), mode=0o600) as file:
         file.write(f"{rank}\n".encode())
         os.fsync(file.fileno())
 
@@ -65,7 +65,7 @@ def find_token(folders: Iterable[str], key: str, rank: int, *, remove: bool = Fa
         with contextlib.suppress(OSError):
             status = os.lstat(path)
             if remove and stat.S_ISREG(status.st_mode):
-                os.unlink(path)
+                files.remove(path)
             return folder
     return None
 
@@ -109,6 +109,6 @@ def remove_leftovers(folder: str, now_s: float) -> list[str]:
                 status = entry.stat(follow_symlinks=False)
                 is_old = now_s - status.st_mtime > _OLD_S
                 if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and is_old:
-                    os.unlink(entry.path)
+                    files.remove(entry.path)
                     removed.append(entry.name)
     return removed

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from seatrial.agent.disk_question import DiskQuestion
-from seatrial.files import open_to_read
+from seatrial.files import open_to_read, rename_durably
 from seatrial.targets.processes import LAST_ANSWER_S
 from seatrial.util.disk_writer import DiskWriter, WrittenFile
 
@@ -139,4 +139,4 @@ def _read(path: Path, start: int, max_bytes: int) -> bytes:
 
 def _put_aside(path: Path) -> None:
     free = (path.with_suffix(f".{number}.log") for number in itertools.count(1))
-    path.rename(next(other for other in free if not other.exists()))
+    rename_durably(path, next(other for other in free if not other.exists()), run_folder=True)

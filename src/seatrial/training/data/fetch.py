@@ -23,6 +23,7 @@ from seatrial.files import (
     open_lock,
     open_to_append,
     open_to_read,
+    remove,
     rename_durably,
     write_holder,
 )
@@ -253,11 +254,11 @@ def _try_mirror(job: _Job, mirror: str, ends_at: float) -> None:
     fault = _fault(job.part, job.download)
     if fault and part_bytes:
         job.print_status(f"{job.place / job.part.name}: {fault}; starting it again")
-        job.part.unlink()
+        remove(job.part)
         _transfer(job, mirror, ends_at)
         fault = _fault(job.part, job.download)
     if fault:
-        job.part.unlink()
+        remove(job.part)
         raise RefusedTransferError(f"has a different file: {fault}")
 
 

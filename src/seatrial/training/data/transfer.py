@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import urlsplit
 
-from seatrial.files import open_to_append, open_to_overwrite, status_behind_links
+from seatrial.files import open_to_append, open_to_overwrite, remove, status_behind_links
 
 _CHUNK_BYTES = 2**18
 _RETRIED_CODES = (408, 425, 429)
@@ -61,7 +61,7 @@ def transfer(
             while chunk := _next_bytes(answer, idle_s, ends_at):
                 start += len(chunk)
                 if start > size_bytes:
-                    part.unlink()
+                    remove(part)
                     raise RefusedTransferError(f"sends more than the {size_bytes} bytes that the file has")
                 file.write(chunk)
                 on_bytes(start)
