@@ -1,5 +1,5 @@
-"""The files that seatrial creates, appends to, locks, replaces, removes or trusts. No other module opens a file to write
-to it, or removes it.
+"""The files that seatrial creates, appends to, locks, replaces, removes or trusts. No other module opens a file to
+write to it, or removes it.
 
 Other users may write to the folder of such a file, and may put a symbolic link, a FIFO, a device or another name (a
 hard link) of a file of ours where the file is expected. Hence:
