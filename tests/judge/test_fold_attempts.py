@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from event_streams import SCENES, Stream, healthy
 
+from seatrial.judge.blame import blame
 from seatrial.judge.fold import evidence_so_far, fold
 
 
@@ -118,6 +121,71 @@ def test_a_rank_of_an_attempt_that_never_was_is_named(kind: str) -> None:
     missing = fold(stream.events).missing
     assert any(f"{kind}: of a generation that was not begun, from rank 1" in what for what in missing)
     assert not any("attempt 7" in what for what in missing)
+
+
+def _second_attempt() -> Stream:
+    """Rank 4 of 6, on node 2 of 3, has failed, and the second attempt is without it."""
+    stream = Stream(6, nodes=3).until("training")
+    stream.error(4, "own", "list index out of range", "training/step 3 forward")
+    stream.trouble({"rank": 4, "how": "error", "detail": "own"}, waiting=(0, 1, 2, 3, 5))
+    stream.kill(0, 1, 2, 3, 4, 5)
+    stream.generation = 1
+    stream.start((0, 1, 2, 3, 5))
+    stream.begin("bootstrap")
+    return stream
+
+
+_ENDING = {"code": -9, "ours": False, "phase": "training/step 3", "last_lines": []}
+
+
+@pytest.mark.parametrize(
+    ("src", "kind", "event"),
+    [
+        ("node1", "exit", _ENDING),
+        ("node2", "exit", _ENDING),
+        ("node1", "stack", {"state": "S", "wchan": "", "text": "measure.py"}),
+        ("node1", "left", {"pid": 7, "state": "D"}),
+        (
+            "rank4.1",
+            "error",
+            {"cause": "own", "type": "E", "message": "x", "stack": "", "phase": "training", "step": 4},
+        ),
+        ("rank4.1", "note", {"severity": "error", "text": "x"}),
+        ("rank4.1", "end", {}),
+    ],
+)
+def test_nobody_speaks_of_a_rank_in_an_attempt_without_it(src: str, kind: str, event: dict[str, Any]) -> None:
+    stream = _second_attempt()
+    named = blame(fold(stream.events))
+    before = fold(stream.events).missing
+    stream.send(src, kind, gen=1, rank=4, **event)
+    trial = fold(stream.events)
+    assert blame(trial) == named
+    assert any("of a rank that its attempt does not have" in gap for gap in set(trial.missing) - set(before))
+
+
+@pytest.mark.parametrize(
+    ("lost", "node", "rank", "is_told"),
+    [
+        ((1,), "node2", 4, True),
+        ((1,), "node1", 4, False),
+        ((1,), "node1", 9, False),
+        ((0,), "node2", 5, True),
+        ((0,), "node1", 5, False),
+        ((0, 1), "node1", 4, True),
+    ],
+)
+def test_of_an_attempt_that_is_lost_each_node_tells_the_ends_of_its_ranks(
+    lost: tuple[int, ...], node: str, rank: int, is_told: bool
+) -> None:
+    stream = _second_attempt()
+    stream.events = [
+        event
+        for event in stream.events
+        if event["kind"] != "exit" and not (event["kind"] == "generation" and event["gen"] in lost)
+    ]
+    stream.send(node, "exit", gen=max(lost), rank=rank, **_ENDING)
+    assert [ending.rank for ending in fold(stream.events).exits] == [rank] * is_told
 
 
 def test_evidence_so_far_has_the_node_that_the_conductor_knows() -> None:

@@ -152,6 +152,19 @@ def test_files_of_nodes_without_the_controllers_are_read(tmp_path: Path) -> None
     assert read_events([tmp_path]) == (of_node, 0)
 
 
+@pytest.mark.parametrize(("generation", "rank"), [(0, 1), (1, 3), (0, 9), (0, [2]), (None, 2)])
+def test_the_file_of_a_node_is_about_its_own_ranks(generation: Any, rank: Any, tmp_path: Path) -> None:
+    """Of four ranks on two nodes rank 3 is not in the second attempt."""
+    events = second_generation().events
+    write(tmp_path / "controller.events", events)
+    head = {"run": RUN, "src": "node1", "seq": 90, "t": 9.0, "kind": "exit", "gen": 1, "rank": 2}
+    ending = {"code": -9, "ours": False, "phase": "training", "last_lines": []}
+    write(tmp_path / "node1.events", [{**head, **ending}])
+    assert len(read_events([tmp_path])[0]) == len(events) + 1
+    write(tmp_path / "node1.events", [{**head, **ending, "gen": generation, "rank": rank}])
+    assert read_events([tmp_path]) == (events, 1)
+
+
 def device_error() -> list[dict[str, Any]]:
     """A trial in which rank 1, on node 1, reports that its device failed."""
     stream = Stream(3, nodes=3).until("collectives")

@@ -59,7 +59,22 @@ _DEVICE_TYPES = ("", "cpu", "cuda")
 """The words of torch: a GPU is ``cuda``, with ROCm too."""
 
 Event = Mapping[str, Any]
+Generations = Mapping[int, Mapping[int, tuple[int, int]]]
+"""Generation -> rank -> (node rank, local rank)."""
 Word = TypeVar("Word", bound=str)
+
+
+def may_have_rank(generations: Generations, generation: int, rank: int, node: int | None = None) -> bool:
+    """Return whether a generation may have a rank, and if ``node`` is given, there, by the conductor's events.
+
+    Where its event of the generation is lost, that of the first one counts, which had all ranks: a rank keeps its node.
+    Where that is lost, too, nobody knows which ranks there were; such a run has no PASS.
+    """
+    rows = generations.get(generation, generations.get(0))
+    if rows is not None and rank not in rows:
+        return False
+    known = (rows,) if rows is not None else generations.values()
+    return node is None or all(placed[rank][0] == node for placed in known if rank in placed)
 
 
 class Reader:
@@ -81,7 +96,6 @@ class Reader:
         self.generations_of_ranks: set[int] = set()
         """Generations that ranks sent events from."""
         self.generations: dict[int, dict[int, tuple[int, int]]] = {}
-        """Generation -> rank -> (node rank, local rank)."""
         self.places_of_nodes: dict[int, str] = {}
         """Number of a node -> its place, as the conductor knows it."""
         self.slurm_nodes: dict[int, str] = {}
@@ -124,7 +138,7 @@ class Reader:
         try:
             if rank:
                 # In the order of sources the conductor's events come first.
-                self._require_begun(int(rank[2]))
+                self._require_rank(int(rank[2]), int(rank[1]))
                 self.generations_of_ranks.add(int(rank[2]))
             if kind == "end":
                 self.ends.setdefault(src, seq)  # the first one; events after it are an error
@@ -187,8 +201,6 @@ class Reader:
     def _from_rank(self, kind: str, rank: int, generation: int, event: Event) -> None:
         if fields.generation(event) != generation or fields.integer(event, "rank") not in (rank, None):
             raise DamageError("rank or gen of another source")
-        if rank not in self.generations.get(generation, {rank: None}):
-            raise DamageError("from a rank that is not in its generation")
         if kind == "rank":
             if (generation, rank) in self.started:
                 raise DamageError("sent twice")
@@ -255,13 +267,18 @@ class Reader:
         ):
             raise DamageError(_NOT_ASKED)
 
-    def _require_begun(self, generation: int) -> None:
-        """Raise DamageError for a generation that the conductor has surely not begun. Its last events may be lost."""
+    def _require_rank(self, generation: int, rank: int, node: int | None = None) -> None:
+        """Raise DamageError for a rank that its generation does not have, or that is on another node than ``node``.
+
+        So it is for a generation that the conductor has surely not begun. Its last events may be lost.
+        """
         # Asked for every event of a rank: most are of a generation that is known.
-        if generation in self.generations or not self.generations:
-            return
-        if generation > max(self.generations) + (not self._has_all_of_conductor()):
+        is_known = generation in self.generations or not self.generations
+        if not is_known and generation > max(self.generations) + (not self._has_all_of_conductor()):
             raise DamageError("of a generation that was not begun")
+        if not may_have_rank(self.generations, generation, rank, node):
+            is_there = node is not None and may_have_rank(self.generations, generation, rank)
+            raise DamageError("of a rank of another node" if is_there else "of a rank that its attempt does not have")
 
     def _has_all_of_conductor(self) -> bool:
         return "conductor" in self.ends and self._conductor_last + 1 == len(self.seqs["conductor"])
@@ -280,9 +297,7 @@ class Reader:
             )
             return
         generation, rank = fields.generation(event), fields.whole(event, "rank")
-        self._require_begun(generation)
-        if self.generations.get(generation, {}).get(rank, (node, 0))[0] != node:
-            raise DamageError("of a rank of another node")
+        self._require_rank(generation, rank, node)
         if kind == "exit":
             code, last_lines = fields.integer(event, "code"), fields.texts(event, "last_lines")
             if code is None or (generation, rank) in self.exits:

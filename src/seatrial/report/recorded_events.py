@@ -19,6 +19,7 @@ from typing import Any
 from seatrial import __version__
 from seatrial.errors import RequestError
 from seatrial.files import names_in, open_to_read, status_behind_links, statuses_in
+from seatrial.judge.event_reader import Generations, may_have_rank
 from seatrial.judge.fold import identity, is_same
 from seatrial.protocol.events import SCHEMA
 from seatrial.protocol.fields import DamageError
@@ -109,8 +110,8 @@ def _may_say(
         with contextlib.suppress(DamageError):
             known.setdefault(identity(message), message)
     runs = {run for run, _, _ in known}
-    nodes = _nodes_of_ranks(record)
-    in_run = frozenset(nodes.values())
+    generations = _generations(record)
+    in_run = {node for rows in generations.values() for node, _ in rows.values()}
     added: list[dict[str, Any]] = []
     refused = 0
     for node, message in of_others:
@@ -125,7 +126,7 @@ def _may_say(
             node is not None
             and (not in_run or node in in_run)
             and (not runs or key[0] in runs)
-            and _is_of_node(message, node, nodes)
+            and _is_of_node(message, node, generations)
         ):
             added.append(message)
         else:
@@ -133,27 +134,30 @@ def _may_say(
     return added, refused
 
 
-def _nodes_of_ranks(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], int]:
-    """Return the node of each (generation, rank), by the conductor."""
-    nodes: dict[tuple[int, int], int] = {}
+def _generations(messages: Sequence[Mapping[str, Any]]) -> Generations:
+    """Return the ranks of each generation, by the conductor."""
+    generations: dict[int, dict[int, tuple[int, int]]] = {}
     for message in messages:
         rows, generation = message.get("ranks"), message.get("gen")
         is_generation = (message.get("src"), message.get("kind")) == ("conductor", "generation")
-        if not (is_generation and isinstance(rows, list) and isinstance(generation, int)):
-            continue
-        for row in rows:
-            if isinstance(row, list) and len(row) == 3 and all(isinstance(number, int) for number in row):
-                nodes[generation, row[0]] = row[1]
-    return nodes
+        if is_generation and isinstance(rows, list) and isinstance(generation, int):
+            whole = (row for row in rows if isinstance(row, list) and [type(number) for number in row] == [int] * 3)
+            generations[generation] = {rank: (node, local_rank) for rank, node, local_rank in whole}
+    return generations
 
 
-def _is_of_node(message: Mapping[str, Any], node: int, nodes: Mapping[tuple[int, int], int]) -> bool:
-    """Return whether a message is of this node or one of its ranks. Where the conductor's events are lost nobody knows
-    whose the ranks are; such a run has no PASS."""
-    src = str(message.get("src"))
+def _is_of_node(message: Mapping[str, Any], node: int, generations: Generations) -> bool:
+    """Return whether a message is of this node or one of its ranks, and about no rank of another one."""
+    src, about, generation = str(message.get("src")), message.get("rank"), message.get("gen")
+    ranks = [] if about is None else [about]
     if found := _RANK.fullmatch(src):
-        return not nodes or nodes.get((int(found[2]), int(found[1]))) == node
-    return src == f"node{node}"
+        ranks, generation = [*ranks, int(found[1])], int(found[2])
+    elif src != f"node{node}":
+        return False
+    return all(
+        type(number) is int and type(generation) is int and may_have_rank(generations, generation, number, node)
+        for number in ranks
+    )
 
 
 def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
