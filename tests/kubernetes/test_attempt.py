@@ -143,12 +143,15 @@ def test_a_first_pod_whose_node_is_silent_ends_the_run(tmp_path: Path) -> None:
 def test_a_pod_whose_agent_does_not_join_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may wait for 15 minutes for a name that it is not allowed to ask for."""
     monkeypatch.setattr(run_progress, "_REPORT_JOINING_S", 0.5)
-    cluster = Cluster(tmp_path, [running(0), running(1)], node_gone_s=0.5)
+    says = "echo '2026-01-01T00:00:00Z seatrial: node 1 waits for trial-1-0.trial-1:1 for 10 s (no name)'; sleep 20"
+    cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-1-x'*", says), node_gone_s=0.5)
     made = cluster.attempt()
     made.submit()
+    copy = tmp_path / "trial-1-1-x.log"
+    while not (copy.exists() and copy.read_text()):
+        assert not made.poll()
     for event in Stream(2, nodes=2).events[:2]:
         cluster.run_log.take(event)
-    (tmp_path / "trial-1-1-x.log").write_text("seatrial: node 1 waits for trial-1-0.trial-1:1 for 10 s (no name)\n")
     until = time.monotonic() + 30
     while not (told := [line for line in cluster.printed if "have not joined" in line]):
         assert time.monotonic() < until

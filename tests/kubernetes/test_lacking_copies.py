@@ -13,6 +13,7 @@ from event_streams import Stream
 from fake_checks import fake_load
 from kubernetes.attempted import Cluster, running
 from kubernetes.test_interrupted_pods import _mpi_pods, answers_of, ended
+from kubernetes.test_log_copies import POD
 from kubernetes.test_pod_failures import _MET, _lost, _stamped
 from kubernetes.test_run_log import training, trial
 from slow_disk import SlowDisk
@@ -102,21 +103,20 @@ def test_a_log_longer_than_its_copy(first: str, says: str, tmp_path: Path, monke
 def test_only_lines_before_a_gap_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies, disk = LogCopies(tmp_path), _FullDisk(monkeypatch)
     disk.is_full = False
-    file = copies.open("a")
+    file, other = copies.open(POD), replace(POD, uid="other")
     copies.write(file, b"before\n")
-    assert copies.end("a", 100) == b"before\n"
-    assert not copies.lacks("a")
+    assert copies.end(POD, 100) == b"before\n"
+    assert not copies.lacks(POD)
     disk.is_full = True
     copies.write(file, b"said why\n")
-    assert copies.end("a", 100) == b"before\n"
+    assert copies.end(POD, 100) == b"before\n"
     disk.is_full = False
     copies.write(file, b"ended with exit code 1\n")
-    assert copies.end("a", 100) == b"before\n"
-    assert copies.lacks("a")
-    copies.put_aside(file, "a")
-    copies.write(copies.open("a"), b"of another pod\n")
-    assert copies.end("a", 100) == b"of another pod\n"
-    assert not copies.lacks("a")
+    assert copies.end(POD, 100) == b"before\n"
+    assert copies.lacks(POD)
+    copies.write(copies.open(other), b"of another pod\n")
+    assert copies.end(other, 100) == b"of another pod\n"
+    assert not copies.lacks(other)
     assert len([*copies.finish(lambda: False)]) == 1
 
 

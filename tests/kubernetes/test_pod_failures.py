@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -66,9 +67,10 @@ def _said(
     out_of_memory: Sequence[int] = (),
 ) -> str:
     """Return the text of the outcome of a training whose pods printed this and ended. ``met``: its ranks met before."""
+    heard = Heard(Path(tempfile.mkdtemp(dir=folder)), None)
     for number, lines in enumerate(logs):
-        (folder / f"t-{number}.log").write_text("".join(f"{line}\n" for line in (*(_MET if met else ()), *lines)))
-    heard = Heard(folder, None)
+        text = "".join(f"{line}\n" for line in (*(_MET if met else ()), *lines))
+        heard.says(ended_pod(number, 1), text)
     pods = [
         replace(ended_pod(number, codes[number] if codes else 1), out_of_memory=number in out_of_memory)
         for number in range(len(logs))
@@ -160,8 +162,8 @@ def test_a_log_that_was_not_read_accuses_and_excuses_nobody(tmp_path: Path) -> N
 
 def test_a_pod_that_has_not_ended_is_not_blamed(tmp_path: Path) -> None:
     """Its node may have died, and the other pod noticed first."""
-    (tmp_path / "t-1.log").write_text(f"{_lost(1)}\n")
     heard = Heard(tmp_path, None)
+    heard.says(ended_pod(1, 1), f"{_lost(1)}\n")
     silent = replace(ended_pod(0, 0), state="running", exit_code=None, end="")
     heard.run_log.end_by_exit_codes([silent, ended_pod(1, 1)], under_mpi=False)
     assert heard.outcome(training())["text"] == (
@@ -190,9 +192,9 @@ def test_of_two_that_failed_by_themselves_the_lists_decide(
         order.take(listed, asked_at=at)
     now += 2.0
     order.take(pods, asked_at=now)
-    for pod in pods:
-        (tmp_path / f"{pod.name}.log").write_text(f"{_own(3 * pod.number)}\n")
     heard = Heard(tmp_path, None)
+    for pod in pods:
+        heard.says(pod, f"{_own(3 * pod.number)}\n")
     heard.run_log.end_by_exit_codes(pods, under_mpi=False, order=order)
     text = heard.outcome(training())["text"]
     assert text == (
@@ -211,11 +213,11 @@ _ONLY = "pod t-1 on node gpu-1 "
 
 def _of_missed(folder: Path, first: int | None, other: PodStatus, log: str = "", unread: Sequence[str] = ()) -> str:
     """Return how a training ended whose rank 0 printed that it missed its aim: the code, or the text of a failure."""
-    heard = Heard(folder, None)
+    heard = Heard(Path(tempfile.mkdtemp(dir=folder)), None)
     heard.run_log.take_text(_MISSED)
-    (folder / "t-0.log").write_text("\n".join(_MISSED) + "\n")
-    (folder / "t-1.log").write_text(log)
     pod = ended_pod(0, 0 if first is None else first)
+    heard.says(pod, "\n".join(_MISSED) + "\n")
+    heard.says(other, log)
     heard.run_log.end_by_exit_codes(
         [pod if first is not None else replace(pod, **_GONE), other], under_mpi=False, unread=unread
     )
@@ -315,9 +317,9 @@ def test_aborts_that_no_line_explains_blame_nobody_beside_one_of_gloo(tmp_path: 
 def test_what_a_pod_prints_delays_no_verdict(line: str, joint: str, tmp_path: Path) -> None:
     size = 1 << 20
     log = joint.join(line.format(number=number) for number in range(size // len(line)))[:size]
-    (tmp_path / "t-1.log").write_text(f"seatrial: rank 7 was killed by SIGABRT\n{log}\n")
-    (tmp_path / "t-0.log").write_text(f"{_lost(0)}\n")
     heard = Heard(tmp_path, None)
+    heard.says(ended_pod(1, 1), f"seatrial: rank 7 was killed by SIGABRT\n{log}\n")
+    heard.says(ended_pod(0, 1), f"{_lost(0)}\n")
     began = time.process_time()
     heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
     assert time.process_time() - began < 10
@@ -471,9 +473,9 @@ def test_a_pod_that_was_stopped_after_the_result_has_not_failed(code: int | None
     "line", [_own(1), "seatrial: rank 1 was killed by SIGSEGV", "seatrial: rank 1 ended with exit code 7"]
 )
 def test_a_failure_that_the_log_of_such_a_pod_shows_counts(line: str, tmp_path: Path) -> None:
-    (tmp_path / "t-1.log").write_text("\n".join([*_MET, line]))
     stopped = replace(ended_pod(1, 1), stop="was deleted", deleted=True)
     heard = Heard(tmp_path, None)
+    heard.says(stopped, "\n".join([*_MET, line]))
     heard.run_log.take_text(["trained 9 of 9 steps: loss 0.1"])
     heard.run_log.end_by_exit_codes([ended_pod(0, 0), stopped], under_mpi=False)
     assert heard.outcome(training())["text"] == "pod t-1 on node gpu-1 ended with exit code 1"
@@ -506,9 +508,9 @@ def test_a_pod_deleted_after_the_first_is_not_named(
     how: dict[str, Any], code: int, unread: list[str], text: str, tmp_path: Path
 ) -> None:
     """Operators delete the others when the first one has succeeded, whether its log was read or not."""
-    (tmp_path / "t-1.log").write_text("\n".join(_MET))
     other = replace(ended_pod(1, 1), stop="was deleted", deleted=True, **how)
     heard = Heard(tmp_path, None)
+    heard.says(other, "\n".join(_MET))
     heard.run_log.end_by_exit_codes([ended_pod(0, code), other], under_mpi=False, unread=unread)
     found = heard.outcome(training())
     assert (found["how"], found["text"][: len(text)]) == ("failed", text)

@@ -49,6 +49,11 @@ class Heard:
         for event in stream.events if stream else ():
             self.run_log.take(event)
 
+    def says(self, pod: PodStatus, text: str) -> None:
+        """Have the log of a pod hold this text, too."""
+        self.run_log.copies.write(self.run_log.copies.open(pod), text.encode())
+        assert [*self.run_log.copies.finish(lambda: False)] == []
+
     def concluded(self, job: Any) -> Conclusion:
         self.run_log.close(job)
         return conclude(self.events, load=fake_load)
@@ -398,8 +403,8 @@ def test_a_training_without_a_conductor_is_judged_by_the_pods(tmp_path: Path) ->
 
 
 def test_one_pod_that_failed_fails_a_training(tmp_path: Path) -> None:
-    (tmp_path / "t-1.log").write_text("first\nlast\n")
     heard = Heard(tmp_path, None)
+    heard.says(ended_pod(1, 1), "first\nlast\n")
     heard.run_log.end_by_exit_codes([ended_pod(0, 0), ended_pod(1, 1)], under_mpi=False)
     found = heard.outcome(training())
     assert (found["how"], found["last_lines"]) == ("failed", ["first", "last"])
@@ -407,15 +412,15 @@ def test_one_pod_that_failed_fails_a_training(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_lost_its_peers_is_not_blamed(tmp_path: Path) -> None:
-    (tmp_path / "t-0.log").write_text("RuntimeError: [gloo] Connection closed by peer\n")
-    (tmp_path / "t-1.log").write_text("no space left\n")
     heard = Heard(tmp_path, None)
+    heard.says(ended_pod(0, 1), "RuntimeError: [gloo] Connection closed by peer\n")
+    heard.says(ended_pod(1, 1), "no space left\n")
     heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
     assert "pod t-1 on" in heard.outcome(training())["text"]
-    killed = Heard(tmp_path, None)
+    killed = Heard(tmp_path / "killed", None)
     killed.run_log.end_by_exit_codes([ended_pod(1, 1), ended_pod(2, 137)], under_mpi=False)
     assert "pod t-2 on" in killed.outcome(training())["text"]
-    deleted = Heard(tmp_path, None)
+    deleted = Heard(tmp_path / "deleted", None)
     deleted.run_log.end_by_exit_codes([replace(ended_pod(2, 137), deleted=True), ended_pod(1, 1)], under_mpi=False)
     assert "pod t-1 on" in deleted.outcome(training())["text"]
 
@@ -453,8 +458,8 @@ def test_a_script_under_mpirun_that_lost_a_daemon_has_failed(tmp_path: Path) -> 
     whole = Heard(tmp_path, None)
     whole.run_log.end_by_exit_codes(pods, under_mpi=True, prints_result=False)
     assert whole.outcome(training())["how"] == "ended"
-    (tmp_path / "launcher.log").write_text("PRTE has lost communication with a remote daemon.\n")
     heard = Heard(tmp_path, None)
+    heard.says(pods[0], "PRTE has lost communication with a remote daemon.\n")
     heard.run_log.end_by_exit_codes(pods, under_mpi=True, prints_result=False)
     found = heard.outcome(training())
     assert found["how"] == "failed"
@@ -526,14 +531,14 @@ def test_a_killed_launcher_is_a_lost_node(began: bool, tmp_path: Path) -> None:
     ],
 )
 def test_the_exit_code_of_a_killed_rank_is_not_blamed_on_the_launcher(said: str, tmp_path: Path) -> None:
-    (tmp_path / "launcher.log").write_text(f"{said}\n")
-    run_log = Heard(tmp_path, None).run_log
-    launcher = mpi_pod("launcher", 137)
+    heard, launcher = Heard(tmp_path, None), mpi_pod("launcher", 137)
+    heard.says(launcher, f"{said}\n")
+    run_log = heard.run_log
     assert not run_log.launcher_was_killed(launcher, is_read=True)
     assert run_log.launcher_was_killed(replace(launcher, out_of_memory=True), is_read=True)
     assert not run_log.launcher_was_killed(replace(launcher, out_of_memory=True, stop="was evicted"), is_read=True)
-    (tmp_path / "launcher.log").write_text("")
-    assert not run_log.launcher_was_killed(replace(launcher, exit_code=255), is_read=True)
+    silent = Heard(tmp_path / "silent", None).run_log
+    assert not silent.launcher_was_killed(replace(launcher, exit_code=255), is_read=True)
 
 
 @pytest.mark.parametrize("began", [False, True])
@@ -559,18 +564,18 @@ def test_a_running_pod_is_no_success(tmp_path: Path) -> None:
 
 
 def test_an_invalid_request_is_reported_in_the_words_of_its_pod(tmp_path: Path) -> None:
-    (tmp_path / "t-1.log").write_text("Error: digits has no column 65\n")
     heard = Heard(tmp_path, None)
+    heard.says(ended_pod(1, 2), "Error: digits has no column 65\n")
     heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 2)], under_mpi=False)
     found = heard.outcome(training())
     assert (found["how"], found["text"]) == ("refused", 'pod t-1 on node gpu-1 says "digits has no column 65"')
 
 
 def test_an_interpreter_that_the_image_lacks_is_named(tmp_path: Path) -> None:
-    (tmp_path / "t-0.log").write_text("env: 'python3': No such file or directory\n")
     heard = Heard(tmp_path, None)
-    assert heard.run_log.reason_of(ended_pod(0, 127)) == """ ("env: 'python3': No such file or directory")"""
-    assert heard.run_log.reason_of(ended_pod(0, 1)) == ""
+    heard.says(ended_pod(0, 127), "env: 'python3': No such file or directory\n")
+    assert heard.run_log.words.reason_of(ended_pod(0, 127)) == """ ("env: 'python3': No such file or directory")"""
+    assert heard.run_log.words.reason_of(ended_pod(0, 1)) == ""
 
 
 def test_a_stopped_training_is_interrupted(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def _looks(
         objects=cast(Any, SimpleNamespace(workload="w")),
         job=replace(training(), nodes=nodes, detail=detail, target="mpijob" if under_mpi else "job"),
         limits=WaitLimits(queue_s=86_400.0),
-        run_log=cast(Any, SimpleNamespace(started=False, began=False, over=False, known_nodes=frozenset())),
+        run_log=cast(
+            Any, SimpleNamespace(has_events=False, started=False, began=False, over=False, known_nodes=frozenset())
+        ),
         follower=follower,
         folder=folder,
         print_line=lambda line: None,

@@ -26,9 +26,9 @@ def _judged_chars(log: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(pod_failures, "fabric_error", counted)
     folder.mkdir()
-    for number, lines in enumerate([[*_MET, _lost(0)], [*_MET, *log]]):
-        (folder / f"t-{number}.log").write_text("".join(f"{line}\n" for line in lines))
     heard = Heard(folder, None)
+    for number, lines in enumerate([[*_MET, _lost(0)], [*_MET, *log]]):
+        heard.says(ended_pod(number, 1), "".join(f"{line}\n" for line in lines))
     heard.run_log.end_by_exit_codes([ended_pod(number, 1) for number in range(2)], under_mpi=False)
     assert heard.outcome(training())["how"] == "failed"
     return judged

@@ -124,6 +124,7 @@ class Attempt:
 
     def submit(self) -> None:
         """Create the objects. Raises SeatrialError when the cluster refuses them."""
+        self._run_log.may_start_again = self._restarts
         if self._min_hosts is not None:
             self._run_log.defer()
         self._objects.apply()
@@ -339,8 +340,8 @@ class Attempt:
             if isinstance(self._job, Job) and self._blame_killed([cause]):
                 return True
             raise SeatrialError(
-                f"{cause.label} {cause.end} before the first pod ran{self._run_log.reason_of(cause)}; its log is in"
-                f" {self._folder}"
+                f"{cause.label} {cause.end} before the first pod ran{self._run_log.words.reason_of(cause)}; its log is"
+                f" in {self._folder}"
             )
         self._run_log.interrupt(f"the cluster: {cause.label} {cause.stop}{self._why_deleted([cause])}")
         return True
@@ -384,7 +385,7 @@ class Attempt:
         if self._has_conductor:
             raise SeatrialError(
                 f"{first.label} {first.end or 'disappeared'}, and the conductor of the run was in it"
-                f"{run_log.reason_of(first)}; its log is in {self._folder}"
+                f"{run_log.words.reason_of(first)}; its log is in {self._folder}"
             )
         self._end_by_exit_codes()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from seatrial.targets.job import Processes
+from seatrial.targets.job import Processes, ProgramJob
 from seatrial.targets.kubernetes.api_json import items_of
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects, run_selector
 from seatrial.targets.kubernetes.kinds import KINDS
@@ -104,7 +104,9 @@ class PodFollower:
         self._print_line = print_line
         self._kubectl: Kubectl = job.detail.kubectl
         self._kind = KINDS[job.target]
-        self._token: str = job.detail.workload.token
+        # The pods of a training have no conductor, except the only one.
+        sends_no_events = isinstance(job, ProgramJob) and job.watched and job.nodes > 1
+        self._token: str | None = None if sends_no_events else job.detail.workload.token
         self._under_mpi: bool = job.detail.under_mpi
         self._restarts: bool = job.detail.workload.max_restarts > 0
         self._calls: dict[str, PendingCall] = {}
@@ -325,9 +327,7 @@ class PodFollower:
             self._run_log.release()
         is_new = first is not None and (self.first_log is None or self.first_log.pod.uid != first.uid)
         if first is not None and is_new and self.is_listed(first) and first.state != "waiting":
-            if self.first_log is not None and self.first_log.pod.name == first.name:
-                self.first_log.put_aside()
-            elif self.first_log is not None:
+            if self.first_log is not None:
                 self.first_log.close()
             agents = self._job.world_size if self._under_mpi else self._job.nodes
             self.first_log = PodLog(self._kubectl, first, self._token, self._run_log.copies, self._take_text, agents)
@@ -344,7 +344,7 @@ class PodFollower:
             if self.first_log is not None:
                 self.first_log.close()
             self.first_log, self.all_started, self.awaited_since = None, False, time.monotonic()
-            self._run_log.forget_result()
+            self._run_log.restart()
             self._print_line(f"seatrial: all pods start again (restart {newest})")
 
     def _as_it_ended(self, pod: PodStatus) -> PodStatus:

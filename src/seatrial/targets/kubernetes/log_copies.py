@@ -16,6 +16,7 @@ from pathlib import Path
 
 from seatrial.agent.disk_question import DiskQuestion
 from seatrial.files import open_to_read, rename_durably
+from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.processes import LAST_ANSWER_S
 from seatrial.util.disk_writer import DiskWriter, WrittenFile
 
@@ -27,24 +28,38 @@ _MOST_NAMED = 8
 
 
 class LogCopies:
-    """The copies of all logs of a run, those of earlier attempts and of earlier pods with the same name, too."""
+    """The copies of all logs of a run, those of earlier attempts and of earlier pods with the same name, too.
+
+    Operators give the pods of all starts the same names, so the copy of another pod is none of this one. People read
+    both: the newest one is in NAME.log, and those before it in NAME.1.log and so on.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._disk = DiskWriter()
         self._files: list[WrittenFile] = []
-        self._current: dict[str, WrittenFile] = {}
-        """Name -> the copy that has this name now."""
+        self._current: dict[str, tuple[str, WrittenFile]] = {}
+        """Name of a pod -> uid of the newest one with a copy, and that copy."""
         self._lacking: set[WrittenFile] = set()
         """Copies that end before their logs, or could not be read."""
         self._unanswered: DiskQuestion[bytes] | None = None
         """The last question, while the disk has not answered it."""
 
-    def open(self, name: str) -> WrittenFile:
-        """Return the copy of the log of a pod. Raises RuntimeError where this user has no process left."""
-        file = self._disk.open(str(self._path(name)), _GAP_WORDS.__mod__)
+    def open(self, pod: PodStatus) -> WrittenFile:
+        """Return the copy of the log of a pod; that of an earlier pod with its name gets another name.
+
+        Raises RuntimeError where this user has no process left.
+        """
+        uid, before = self._current.get(pod.name, ("", None))
+        if before is not None and uid == pod.uid:
+            return before
+        path = self._path(pod)
+        if before is not None:
+            self._disk.close(before, partial(_put_aside, path))
+        # Where an earlier copy is still there, all of this log counts as missing.
+        file = self._disk.open(str(path), _GAP_WORDS.__mod__, is_new=True)
         self._files.append(file)
-        self._current[name] = file
+        self._current[pod.name] = pod.uid, file
         return file
 
     def write(self, file: WrittenFile, line: bytes) -> None:
@@ -62,28 +77,23 @@ class LogCopies:
         if not file.is_closing:
             self._disk.close(file)
 
-    def put_aside(self, file: WrittenFile, name: str) -> None:
-        """Have a copy closed, and give it another name: another pod has its name now."""
-        self._disk.close(file, partial(_put_aside, self._path(name)))
-        self._current.pop(name, None)
-
     def is_full(self) -> bool:
         """Return whether so much waits for the disk that no log should be read that can be read later."""
         return self._disk.is_full()
 
-    def beginning(self, name: str, max_bytes: int) -> bytes:
+    def beginning(self, pod: PodStatus, max_bytes: int) -> bytes:
         """Return the beginning of a copy; empty where there is none, or its disk does not answer in time."""
-        return self._read(name, 0, max_bytes)
+        return self._read(pod, 0, max_bytes)
 
-    def end(self, name: str, max_bytes: int) -> bytes:
+    def end(self, pod: PodStatus, max_bytes: int) -> bytes:
         """Return the end of a copy, as ``beginning`` does; of one that lacks something only what comes before that."""
-        text = self._read(name, -max_bytes, max_bytes)
-        return _GAP.split(text, maxsplit=1)[0] if self.lacks(name) else text
+        text = self._read(pod, -max_bytes, max_bytes)
+        return _GAP.split(text, maxsplit=1)[0] if self.lacks(pod) else text
 
-    def lacks(self, name: str) -> bool:
+    def lacks(self, pod: PodStatus) -> bool:
         """Return whether a copy lacks lines of its log that were read, or could not be read itself. Ask this after it
         was read."""
-        file = self._current.get(name)
+        file = self._copy_of(pod)
         return file is not None and (file in self._lacking or file.unwritten_bytes > 0)
 
     def finish(self, hurries: Callable[[], bool]) -> Iterator[str]:
@@ -102,20 +112,29 @@ class LogCopies:
         if len(lacking) > _MOST_NAMED:
             yield f"parts of logs are missing in {len(lacking) - _MOST_NAMED} more files"
 
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+    def _path(self, pod: PodStatus) -> Path:
+        return self._folder / f"{pod.name}.log"
 
-    def _read(self, name: str, start: int, max_bytes: int) -> bytes:
-        text = self._answer(partial(_read, self._path(name), start, max_bytes))
-        if text is None and name in self._current:
-            self._lacking.add(self._current[name])
+    def _copy_of(self, pod: PodStatus) -> WrittenFile | None:
+        uid, file = self._current.get(pod.name, ("", None))
+        return file if uid == pod.uid else None
+
+    def _read(self, pod: PodStatus, start: int, max_bytes: int) -> bytes:
+        file = self._copy_of(pod)
+        if file is None:
+            return b""
+        text = self._answer(file, partial(_read, self._path(pod), start, max_bytes))
+        if text is None:
+            self._lacking.add(file)
         return text or b""
 
-    def _answer(self, ask: Callable[[], bytes]) -> bytes | None:
-        """Return the answer of the disk, once all is written that was read before. One that is late is waited for once,
-        and no other question is asked until it is there.
+    def _answer(self, file: WrittenFile, ask: Callable[[], bytes]) -> bytes | None:
+        """Return the answer of the disk about a copy, once all is written that was read before. One that is late is
+        waited for once, and no other question is asked until it is there.
         """
         self._disk.finish(time.monotonic() + LAST_ANSWER_S, lambda: self._disk.silent_s() > LAST_ANSWER_S)
+        if file.opened is None:  # an earlier copy may still have its name
+            return None
         if self._unanswered is not None and not self._unanswered.is_answered(0.0):
             return None
         self._unanswered = question = DiskQuestion(ask)

@@ -177,12 +177,6 @@ class PodLog:
             self._end()
         self._close_copy()
 
-    def put_aside(self) -> None:
-        """End the stream, and give the copy another name: another pod has that of this one now."""
-        self.close()
-        if self._copy is not None:
-            self._copies.put_aside(self._copy, self.pod.name)
-
     def _start(self, container_ended: bool) -> None:
         words = ["logs", self.pod.name, "-c", self.pod.container, "--timestamps"]
         words += [] if container_ended else ["--follow"]
@@ -192,7 +186,7 @@ class PodLog:
         self._buffer, self._discarding, self._has_news = b"", False, False
         # RuntimeError: this user has no process left.
         with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as stack:
-            self._copy = self._copy or self._copies.open(self.pod.name)
+            self._copy = self._copy or self._copies.open(self.pod)
             complaint = stack.enter_context(file_in_memory())
             self._process = subprocess.Popen(
                 self._kubectl.argv(*words, streams=True),
@@ -334,7 +328,7 @@ class PodLogs:
         for pod in self._pods:
             log = self._logs.get(pod.name)
             if log is not None and log.pod.uid != pod.uid:
-                log.put_aside()
+                log.close()
                 del self._logs[pod.name]
 
     def poll(self) -> None:

@@ -31,7 +31,6 @@ from seatrial.targets.job import Job, Processes
 from seatrial.targets.kubernetes.deferred_messages import DeferredMessages
 from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pod_failures import (
-    MET,
     Shown,
     first_to_fail,
     named_pods,
@@ -40,9 +39,9 @@ from seatrial.targets.kubernetes.pod_failures import (
     undecided,
 )
 from seatrial.targets.kubernetes.pod_order import PodOrder
+from seatrial.targets.kubernetes.pod_words import LAST_LINES, PodWords
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.kubernetes.received_events import MALFORMED, require_sound
-from seatrial.targets.launcher_messages import reason
 from seatrial.util.text import quoted
 
 _RESULT = re.compile(r"trained \d+ of \d+ steps|after step \d+ of|stopped (?:on request|at step)")
@@ -54,16 +53,12 @@ _OWN_END = re.compile(
 )
 """What an mpirun prints before it ends because of a rank, with the exit code of that rank: Open MPI 4 and 5, hydra."""
 _KILLED = 128 + signal.SIGKILL
-_ERROR = "Error: "
-_LAST_LINES = 20
-_LAST_BYTES = 16_000
 _JUDGED_BYTES = 1 << 20
 """The end of a log that is searched for the failures of ranks. C++ prints a stack of kilobytes for each of them."""
-_BEGINNING_BYTES = 16 << 20
-"""The beginning of a log in which ranks say that they have met. NCCL prints some hundred kilobytes before, if asked."""
 _DAMAGE_CHARS = 200
 _MOST_RESULT_LINES = 1_000
 _LINE_CHARS = 4_000
+_OF_END = ("outcome", "result", "trouble")
 _BETWEEN_PODS = "network"
 """The check whose findings a NetworkPolicy explains as well as a node; their advice names both."""
 
@@ -96,6 +91,22 @@ class RunLog:
         on_message: Callable[[dict[str, Any]], None],
     ) -> None:
         """``run``: the first event, used unless the conductor in the pods sends one."""
+        self._run = dict(run)
+        self.copies = LogCopies(folder)
+        """Copies of the logs of all pods."""
+        self.words = PodWords(self.copies)
+        """The last words of the pods."""
+        self.may_start_again = False
+        """Whether a controller starts all pods again when one has failed."""
+        self._on_event, self._on_message = on_event, on_message
+        self._events: list[dict[str, Any]] = []
+        self._source: Source | None = None
+        """Source of the controller's events; None while there are none."""
+        self._deferred: DeferredMessages | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a start of the pods. No event and no line of an earlier start says anything about this one."""
         self.started = False
         """Whether the conductor in the pods has started."""
         self.over = False
@@ -109,13 +120,8 @@ class RunLog:
         self.damaged = 0
         """Number of messages of the first pod that cannot be; they are left out."""
         self._first_damaged = ""
-        self._run = dict(run)
-        self.copies = LogCopies(folder)
-        """Copies of the logs of all pods."""
-        self._on_event, self._on_message = on_event, on_message
-        self._events: list[dict[str, Any]] = []
-        self._source: Source | None = None
-        """Source of the controller's events; None while there are none."""
+        self._ends: list[dict[str, Any]] = []
+        """Events that say how this start has ended, kept back while the pods may start again."""
         self._last_seq = 0
         self._lost_at: dict[int, int] = {}
         """Node rank -> ``seq`` of the conductor's event that reports the node as lost."""
@@ -139,9 +145,10 @@ class RunLog:
         """Node rank -> host name, of the agents that joined; empty until that is known."""
         self._unnamed: list[tuple[float, dict[str, Any]]] = []
         """``node`` events and when they came, until a later list of pods tells the names of their nodes."""
-        self._deferred: DeferredMessages | None = None
         self._result: list[str] = []
         self._pods: tuple[PodStatus, ...] = ()
+        if self._deferred is not None:
+            self.defer()
 
     def defer(self) -> None:
         """Keep all messages back until ``release``, since the run may still start again with fewer nodes."""
@@ -153,11 +160,16 @@ class RunLog:
         for message in deferred or ():
             self.take(message)
 
-    def restart(self, job: Processes) -> None:
-        """Drop the messages that were kept back: the run starts again as this job."""
-        self._run["job"] = job.to_json()
-        self._deferred = None
-        self._unnamed.clear()
+    def restart(self, job: Processes | None = None) -> None:
+        """Forget all that the pods have sent and shown: they start again. ``job``: as this one, with fewer nodes."""
+        if job is not None:
+            self._run["job"], self._deferred = job.to_json(), None
+        self._begin()
+
+    @property
+    def has_events(self) -> bool:
+        """Whether events were handed on: those of another job would mix with them."""
+        return bool(self._events)
 
     def take(self, message: dict[str, Any]) -> None:
         """Take one authenticated message of the first pod. One that cannot be is damage: it ends nothing."""
@@ -246,10 +258,6 @@ class RunLog:
             note = {"kind": "note", "severity": "info", "text": f"the other pods were stopped because {why}"}
             self._take({**self._interruption, **note})
             self.interrupted, self._interruption, self._held_outcome = False, None, None
-
-    def forget_result(self) -> None:
-        """All pods start again: the result of a training is that of its last start."""
-        self._result = []
 
     def take_text(self, lines: list[str]) -> None:
         """Take lines of the first pod that are not events; a training without a conductor prints nothing else."""
@@ -370,11 +378,6 @@ class RunLog:
         """Return the nodes of the cluster that hold several pods of the run, without the launcher of MPI."""
         return sorted(node for node, count in Counter(_nodes_of(self._pods).values()).items() if count > 1)
 
-    def last_line(self, pod: PodStatus) -> str:
-        """Return the last line that a pod has printed, in quotes; empty if there is none."""
-        line = self._last_line(pod)
-        return line and quoted(line)
-
     def launcher_was_killed(self, pod: PodStatus, *, is_read: bool) -> bool:
         """Return whether something killed the launcher of MPI, which then says nothing.
 
@@ -383,8 +386,8 @@ class RunLog:
         """
         if not pod.is_launcher or pod.stop or pod.out_of_memory:
             return pod.is_launcher and not pod.stop
-        said = self._last_output(pod)
-        is_silent = is_read and not (_OWN_END.search(said) or _LOST_DAEMON.search(said) or self.copies.lacks(pod.name))
+        said = self.words.last_output(pod)
+        is_silent = is_read and not (_OWN_END.search(said) or _LOST_DAEMON.search(said) or self.copies.lacks(pod))
         return pod.exit_code == _KILLED and is_silent
 
     def _node_of(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> int:
@@ -401,7 +404,7 @@ class RunLog:
 
     def fail(self, pod: PodStatus, what: str) -> None:
         """Record that a program failed because of a pod. ``what``: a predicate, such as ``ended with exit code 1``."""
-        self._outcome("failed", f"{pod.label} {what}", self._last_lines(pod))
+        self._outcome("failed", f"{pod.label} {what}", self.words.last_lines(pod))
 
     @property
     def has_result(self) -> bool:
@@ -432,22 +435,22 @@ class RunLog:
         """
         judged = [pod for pod in pods if pod.is_launcher] if under_mpi else list(pods)
         first = next((pod for pod in judged if pod.is_launcher or pod.number == 0), None)
-        said = self._last_output(first) if first is not None and first.is_launcher else ""
+        said = self.words.last_output(first) if first is not None and first.is_launcher else ""
         may_have_result = not under_mpi and first is not None and first.name in unread
         is_unread = first is not None and first.name in unread and (prints_result or first.is_launcher)
-        is_unread = is_unread or (first is not None and first.is_launcher and self.copies.lacks(first.name))
+        is_unread = is_unread or (first is not None and first.is_launcher and self.copies.lacks(first))
         claimed = bool(self._result) or not (prints_result or is_unread or _LOST_DAEMON.search(said))
         succeeded = claimed and first is not None and first.exit_code == 0
         failed = [pod for pod in judged if pod.exit_code not in (0, 130)]
         # mpirun ends because of a worker that was killed.
         failed = [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed] or failed
         # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
-        lines = {pod: self._last_output(pod, _JUDGED_BYTES).split("\n") for pod in failed}
+        lines = {pod: self.words.last_output(pod, _JUDGED_BYTES).split("\n") for pod in failed}
         has_result = bool(self._result) and not under_mpi
         # Under MPI the log of the launcher has what all ranks print.
-        met = {pod: self._ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
+        met = {pod: self.words.ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
         num_pods = sum(not pod.is_launcher for pod in pods)
-        unread = {*unread, *(pod.name for pod in failed if self.copies.lacks(pod.name))}
+        unread = {*unread, *(pod.name for pod in failed if self.copies.lacks(pod))}
         shown = shown_by(
             lines,
             unread,
@@ -473,7 +476,7 @@ class RunLog:
             return
         refused = next((pod for pod in judged if pod.exit_code == RequestError.exit_code), None)
         if failed and refused:
-            said = _error(self._last_lines(refused))
+            said = self.words.last_error(refused)
             self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
             return
         # Each rank of a training that misses its target ends with 1, and so does the pod that prints the result.
@@ -488,14 +491,15 @@ class RunLog:
         is_only = len(judged) == 1 and failed == judged
         worst = failed[0] if is_only else first_to_fail(shown, order or PodOrder())
         if worst is None:
-            last = [f"{pod.name}: {line}" for pod in failed if (line := self._last_line(pod))]
-            self._outcome("failed", undecided(shown), last[:_LAST_LINES])
+            last = [f"{pod.name}: {line}" for pod in failed if (line := self.words.last_line(pod))]
+            self._outcome("failed", undecided(shown), last[:LAST_LINES])
         else:
             self.fail(worst, worst.end or worst.stop or "has not ended")
 
     def close(self, job: Processes) -> None:
         """Complete the record: it has a first event, the pods that were left out, and an end of the controller."""
         self.release()
+        self._hand_on_ends()
         self._name_nodes(before=math.inf, is_last=True)
         if self._interruption is not None:
             self._take(self._interruption)
@@ -522,19 +526,6 @@ class RunLog:
         if self._source is not None:
             self._on_event(self._source.event(EndEvent(kind="end")))
 
-    def reason_of(self, pod: PodStatus) -> str:
-        """Return the error that a pod printed last, as `` (ERROR)``; empty if it printed none."""
-        text = (
-            _error(self._last_lines(pod))
-            or self._not_found(pod)
-            or (reason(self._last_output(pod)) if pod.is_launcher else "")
-        )
-        return text and f" ({quoted(text.rstrip('.'))})"
-
-    def _not_found(self, pod: PodStatus) -> str:
-        """Return the last line of a pod whose command, or the interpreter in it, does not exist or is no program."""
-        return self._last_line(pod) if pod.exit_code in (126, 127) else ""
-
     def _is_placed_by_mpi(self) -> bool:
         """Return whether the number of a pod is not that of its node, as MPI places the ranks."""
         return any(pod.is_launcher for pod in self._pods)
@@ -553,7 +544,16 @@ class RunLog:
 
     def _take(self, message: dict[str, Any]) -> None:
         self._events.append(message)
-        self._on_event(message)
+        if self.may_start_again and message.get("kind") in _OF_END:
+            self._ends.append(message)
+        else:
+            self._on_event(message)
+
+    def _hand_on_ends(self) -> None:
+        """Hand on the events that were kept back, since no start follows."""
+        ends, self._ends, self.may_start_again = self._ends, [], False
+        for event in ends:
+            self._on_event(event)
 
     def _outcome(
         self,
@@ -567,28 +567,11 @@ class RunLog:
         self._add(OutcomeEvent(kind="outcome", gen=0, restarts=0, how=how, text=text, last_lines=lines, code=code))
 
     def _add(self, event: Event) -> None:
+        self._hand_on_ends()
         self._source = self._source or Source(self._run["run"], "controller")
         # The search for the nodes at fault needs all that the verdict knows.
         self._take(self._source.event(event))
 
-    def _ranks_that_met(self, pod: PodStatus) -> set[int]:
-        """Return the ranks that say in the log of a pod that they have met the others."""
-        return {int(rank) for rank in MET.findall(self.copies.beginning(pod.name, _BEGINNING_BYTES))}
-
-    def _last_lines(self, pod: PodStatus) -> list[str]:
-        return self._last_output(pod).splitlines()[-_LAST_LINES:]
-
-    def _last_line(self, pod: PodStatus) -> str:
-        return next((line.strip() for line in reversed(self._last_lines(pod)) if line.strip()), "")
-
-    def _last_output(self, pod: PodStatus, max_bytes: int = _LAST_BYTES) -> str:
-        return self.copies.end(pod.name, max_bytes).decode(errors="replace")
-
 
 def _nodes_of(pods: Iterable[PodStatus]) -> dict[int, str]:
     return {max(pod.number, 0): pod.node for pod in pods if pod.node and not pod.is_launcher}
-
-
-def _error(lines: Sequence[str]) -> str:
-    """Return the last line in which a command of ours, or a script of the manifests, says why it ended."""
-    return next((line for line in reversed(lines) if line.startswith(_ERROR)), "").removeprefix(_ERROR)

@@ -16,6 +16,7 @@ from seatrial.targets.kubernetes.pending_pods import why_no_launcher
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.wait_limits import Lasting, WaitLimits
 from seatrial.targets.kubernetes.warnings_of_run import warning_said
+from seatrial.util.text import quoted
 
 _REPORT_NO_ANSWER_S = 20.0
 _REPORT_WAITING_S = 3.0
@@ -172,8 +173,7 @@ class RunProgress:
         is_enough = self._min_hosts is not None and self._min_hosts <= running < self._job.nodes
         # The pods wait for one another by the clock, however slowly the lists come.
         waited_s = 0.0 if self._first_ran_at is None else self._follower.listed_at - self._first_ran_at
-        # Events that were handed on would mix with those of the next start.
-        may_start_again = not (self._run_log.started or self._follower.first_has_ended)
+        may_start_again = not (self._run_log.has_events or self._follower.first_has_ended)
         if is_enough and may_start_again and (is_late or waited_s > self._limits.fewer_s):
             raise TooFewNodesError(running, pending.left_out(self._printed_reason))
         if is_late:
@@ -205,10 +205,11 @@ class RunProgress:
         elif self._awake.lasts("joining", _REPORT_JOINING_S):
             absent = [pod for pod in follower.pods if pod.state == "running" and pod.number not in run_log.known_nodes]
             if absent:
-                said = run_log.last_line(absent[0])
+                line = run_log.words.last_line(absent[0])
+                said = f" ({quoted(line)})" if line else ""
                 self._print_once(
                     f"{len(absent)} of {self._job.nodes} pods run and have not joined for {_REPORT_JOINING_S:.0f} s,"
-                    f" {absent[0].label} among them{f' ({said})' if said else ''}; see whether network policies of the"
+                    f" {absent[0].label} among them{said}; see whether network policies of the"
                     " namespace let the pods reach DNS and one another (--allow-egress)",
                     "joining",
                 )

@@ -1,0 +1,54 @@
+"""The words that pods have printed last, by the copies of their logs."""
+
+from __future__ import annotations
+
+from seatrial.targets.kubernetes.log_copies import LogCopies
+from seatrial.targets.kubernetes.pod_failures import MET
+from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.targets.launcher_messages import reason
+from seatrial.util.text import quoted
+
+LAST_LINES = 20
+_LAST_BYTES = 16_000
+_BEGINNING_BYTES = 16 << 20
+"""The beginning of a log in which ranks say that they have met. NCCL prints some hundred kilobytes before, if asked."""
+_ERROR = "Error: "
+
+
+class PodWords:
+    """The words of each pod; a pod without a copy has printed nothing."""
+
+    def __init__(self, copies: LogCopies) -> None:
+        self._copies = copies
+
+    def last_output(self, pod: PodStatus, max_bytes: int = _LAST_BYTES) -> str:
+        """Return the end of what a pod has printed."""
+        return self._copies.end(pod, max_bytes).decode(errors="replace")
+
+    def last_lines(self, pod: PodStatus) -> list[str]:
+        """Return the last lines that a pod has printed, at most ``LAST_LINES``."""
+        return self.last_output(pod).splitlines()[-LAST_LINES:]
+
+    def last_line(self, pod: PodStatus) -> str:
+        """Return the last line of a pod that is not blank; empty if there is none."""
+        return next((line.strip() for line in reversed(self.last_lines(pod)) if line.strip()), "")
+
+    def last_error(self, pod: PodStatus) -> str:
+        """Return the last line in which a command of ours, or a script of the manifests, says why it ended."""
+        lines = reversed(self.last_lines(pod))
+        return next((line for line in lines if line.startswith(_ERROR)), "").removeprefix(_ERROR)
+
+    def reason_of(self, pod: PodStatus) -> str:
+        """Return the error that a pod printed last, as `` (ERROR)``; empty if it printed none."""
+        text = (
+            self.last_error(pod) or self._not_found(pod) or (reason(self.last_output(pod)) if pod.is_launcher else "")
+        )
+        return text and f" ({quoted(text.rstrip('.'))})"
+
+    def ranks_that_met(self, pod: PodStatus) -> set[int]:
+        """Return the ranks that say in the log of a pod that they have met the others."""
+        return {int(rank) for rank in MET.findall(self._copies.beginning(pod, _BEGINNING_BYTES))}
+
+    def _not_found(self, pod: PodStatus) -> str:
+        """Return the last line of a pod whose command, or the interpreter in it, does not exist or is no program."""
+        return self.last_line(pod) if pod.exit_code in (126, 127) else ""
