@@ -364,6 +364,10 @@ def test_where_ranks_are_that_stand_still(conductor: StubConductor) -> None:
     conductor.hear_out()
 
 
+_SHORT_GRACE = "import seatrial.agent.orphans\nseatrial.agent.orphans._GRACE_S = 0.5"
+
+
+@pytest.mark.parametrize("conductor", [_SHORT_GRACE], indirect=True, ids=["short grace"])
 def test_daemons_of_a_script_end_with_its_last_rank(conductor: StubConductor) -> None:
     """Each has a session of its own and no parent; one that has ended meanwhile stays no zombie."""
     code = (

@@ -112,6 +112,7 @@ def test_one_that_never_ends_holds_up_no_agent(
     rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script around the real one, which keeps its output open when the script itself is killed."""
+    monkeypatch.setattr(standstill, "_PY_SPY_S", 1.0)
     pids = tmp_path / "pids"
     _executable(tmp_path / "bin" / "py-spy", f"sleep 600 & echo $! >'{pids}'; wait")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")

@@ -13,13 +13,14 @@ from conductor.served import served as _served
 from conductor.stub_agent import RUN, StubAgent
 from event_streams import event_of
 
-from seatrial.conductor import base, event_allowance, peer
+from seatrial.conductor import base, event_allowance, hang_detector, peer
 from seatrial.protocol.events import Source
 from seatrial.protocol.wire import PREFIX, encode
 
 
 @pytest.fixture(autouse=True)
 def _small_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hang_detector, "GRACE_S", 0.1)
     monkeypatch.setattr(event_allowance, "BURST_BYTES", 400_000)
     monkeypatch.setattr(event_allowance, "BYTES_PER_S", 0)
 

@@ -182,7 +182,7 @@ def test_an_endless_sender_hides_no_silent_node(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_slow_sender_hides_no_silent_node(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies in its socket takes minutes to take in, as on a slow disk."""
-    monkeypatch.setattr(base, "NODE_SILENT_S", 4.0)
+    monkeypatch.setattr(base, "NODE_SILENT_S", 3.0)
     with _served(3, _ONE_STEP) as served, contextlib.ExitStack() as stack:
         slow, honest, _ = _begin(served, 3, stack)
         _slow(served, 0.1)

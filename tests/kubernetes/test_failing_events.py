@@ -22,7 +22,7 @@ def _found(folder: Path, lists: list[list[dict[str, object]]]) -> Conclusion:
     stream.kill(0)
     stream.close(ranks=False, nodes=(0,))
     answers = _FAILS, listed_in_turn(lists, folder), *answers_of(stream, folder, None)
-    cluster = Cluster(folder, lists[-1], *answers, ended_s=0.5, reason_s=0.5, no_answer_s=2.0)
+    cluster = Cluster(folder, lists[-1], *answers, ended_s=0.2, reason_s=0.2, no_answer_s=2.0)
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []

@@ -52,7 +52,7 @@ def followed(
     stream: Stream, pods: list[dict[str, Any]], folder: Path, *, before: list[dict[str, Any]] | None = None
 ) -> tuple[Conclusion, Cluster]:
     """Follow a trial whose first pod sent these events. ``before``: the first list of its pods."""
-    cluster = Cluster(folder, pods, *answers_of(stream, folder, before), ended_s=0.2, reason_s=0.2)
+    cluster = Cluster(folder, pods, *answers_of(stream, folder, before), ended_s=0.1, reason_s=0.1)
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -367,7 +367,7 @@ def _mpi_pods(code: int, worker: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _followed_under_mpi(stream: Stream, pods: list[dict[str, Any]], folder: Path) -> tuple[Conclusion, Cluster]:
-    cluster = Cluster(folder, pods, *answers_of(stream, folder, None), ended_s=0.2, reason_s=0.2)
+    cluster = Cluster(folder, pods, *answers_of(stream, folder, None), ended_s=0.1, reason_s=0.1)
     job = replace(cluster.job, target="mpijob", detail=replace(cluster.job.detail, under_mpi=True))
     attempt = cluster.attempt_at(job)
     attempt.run()

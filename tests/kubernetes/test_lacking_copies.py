@@ -27,7 +27,7 @@ from seatrial.targets.kubernetes.log_copies import LogCopies
 
 @pytest.fixture(autouse=True)
 def _reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_module, "_REPORTED_S", 1.0)
+    monkeypatch.setattr(attempt_module, "_REPORTED_S", 0.5)
 
 
 _LOST_ITS_PEER = "; ".join(_stamped(line) for line in (_MET[0], _lost(0)))
@@ -48,9 +48,9 @@ class _FullDisk:
 
 def _outcome(folder: Path, monkeypatch: pytest.MonkeyPatch, log: str, exit_code: int = 1) -> str:
     """Return the outcome of a training whose first pod has ended with this log; the other one hangs."""
-    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 1.0)
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.5)
     answers = ("'logs trial-1-0-x'*", log), ("'logs trial-1-1-x'*", "sleep 20")
-    cluster = Cluster(folder, [ended(0, exit_code), running(1)], *answers, reason_s=0.5)
+    cluster = Cluster(folder, [ended(0, exit_code), running(1)], *answers, reason_s=0.2)
     attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -128,7 +128,7 @@ def _blamed(folder: Path, first: tuple[str, str] | None, *, says: bytes, reason:
     answers = answers_of(Stream(2, nodes=2).until("collectives"), folder, None)
     with (folder / "first").open("ab") as file:
         file.write(says)
-    cluster = Cluster(folder, pods, *([first] if first else []), *answers, ended_s=0.5, reason_s=0.5)
+    cluster = Cluster(folder, pods, *([first] if first else []), *answers, ended_s=0.2, reason_s=0.2)
     attempt = cluster.attempt_at(
         replace(cluster.job, target="mpijob", detail=replace(cluster.job.detail, under_mpi=True))
     )

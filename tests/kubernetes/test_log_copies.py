@@ -37,7 +37,7 @@ def _full() -> None:
 
 def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A trial that ends well, while the other pod prints much; its objects are deleted."""
-    monkeypatch.setattr(attempt_module, "_LAST_OUTPUT_S", 3.0)
+    monkeypatch.setattr(attempt_module, "_LAST_OUTPUT_S", 2.0)
     answers = answers_of(healthy(), tmp_path, None)
     cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-1-x'*", _PRINTS), *answers)
     attempt = cluster.attempt()

@@ -56,7 +56,7 @@ def test_nobody_is_named_whose_pod_never_ran(
     monkeypatch.setattr(attempt_module, "_GONE_S", 1.0)
     lists = [[running(0), _PULLING]] * 2 + [first]
     answers = answers_of(_impostor(), tmp_path, None)
-    cluster = Cluster(tmp_path, lists[-1], listed_in_turn(lists, tmp_path), *answers, ended_s=0.5, reason_s=0.5)
+    cluster = Cluster(tmp_path, lists[-1], listed_in_turn(lists, tmp_path), *answers, ended_s=0.2, reason_s=0.2)
     attempt = cluster.attempt(min_hosts=1)
     found = _concluded(cluster, attempt, attempt.run)
     assert _blames_nobody(cluster, found)
@@ -99,7 +99,7 @@ def test_a_trial_that_ended_before_any_list_showed_all_pods(tmp_path: Path) -> N
     """The drain of its node has removed a pod that had ended, while the API server was away."""
     lists = [[running(0), waiting(1)]] * 2 + [[ended(0, 0)]]
     answers = answers_of(healthy(), tmp_path, None)
-    cluster = Cluster(tmp_path, lists[-1], listed_in_turn(lists, tmp_path), *answers, ended_s=0.5, reason_s=0.5)
+    cluster = Cluster(tmp_path, lists[-1], listed_in_turn(lists, tmp_path), *answers, ended_s=0.2, reason_s=0.2)
     attempt = cluster.attempt(min_hosts=1)
     found = _concluded(cluster, attempt, attempt.run)
     assert cluster.run_log.over

@@ -52,7 +52,7 @@ def _trained(
         listed_in_turn(lists, folder),
         _ITS_RESULT,
         ("logs*", "echo 2026-01-01T00:00:01Z step 10"),
-        reason_s=0.5,
+        reason_s=0.2,
         **limits,
     )
     if workload is not None:

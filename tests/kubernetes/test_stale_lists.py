@@ -94,7 +94,7 @@ def test_an_evicted_node_is_not_named_by_old_lists(
     if len(shown) == 1:
         # The stream of the first log was opened before.
         answers = [(call, said + "; sleep 60" if "-1-0-x" in call else said) for call, said in answers]
-    limits = {"ended_s": 0.5, "reason_s": 1.5, "no_answer_s": 2.0 if silent_s == _FOR_EVER else 30.0}
+    limits = {"ended_s": 0.2, "reason_s": 1.5, "no_answer_s": 2.0 if silent_s == _FOR_EVER else 30.0}
     lists = _lists(tmp_path, [*shown, [ended(0, 1), _EVICTED]], silent_s=silent_s)
     cluster = Cluster(tmp_path, [], lists, *answers, **limits)
     found = _concluded(cluster, cluster.attempt())
@@ -111,7 +111,7 @@ def test_an_evicted_node_is_not_named_by_old_lists(
 def test_a_pause_of_this_process_is_no_wait(tmp_path: Path) -> None:
     """Its machine is suspended for longer than the kubelet takes to tell the reason."""
     lists = _lists(tmp_path, [_BOTH_RUN, *[[ended(0, 1), _NO_REASON_YET]] * 4, [ended(0, 1), _EVICTED]], silent_s=0)
-    cluster = Cluster(tmp_path, [], lists, *answers_of(missed(), tmp_path, None), ended_s=0.5, reason_s=3.5)
+    cluster = Cluster(tmp_path, [], lists, *answers_of(missed(), tmp_path, None), ended_s=0.2, reason_s=3.5)
     attempt = cluster.attempt()
     polls = attempt._follower.poll
 
@@ -148,7 +148,7 @@ def test_events_that_are_slow_are_waited_for(events: str, is_evicted: bool, tmp_
     (tmp_path / "warnings").write_text(json.dumps({"items": [event]}))
     lists = _lists(tmp_path, [_BOTH_RUN, [running(0), _NO_REASON_YET], [ended(0, 1)]], silent_s=0)
     answers = [("'get events'*", events.format(at=tmp_path)), *answers_of(missed(), tmp_path, None)]
-    cluster = Cluster(tmp_path, [], lists, *answers, ended_s=0.5, reason_s=0.5)
+    cluster = Cluster(tmp_path, [], lists, *answers, ended_s=0.2, reason_s=0.2)
     found = _concluded(cluster, cluster.attempt())
     assert found.verdict.status == ("INCONCLUSIVE" if is_evicted else "FAIL")
     assert _names_nobody(found, cluster) == is_evicted

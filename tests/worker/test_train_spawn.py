@@ -86,8 +86,11 @@ def test_signals_to_a_whole_job_end_no_training_before_it_saves(tmp_path: Path) 
     assert "the training is saved" in printed
 
 
-def test_each_rank_that_could_not_say_why_it_ended_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_rank_that_could_not_say_why_it_ended_is_told(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By these lines the logs of many nodes show on which one the fault was."""
+    monkeypatch.setattr(train_spawn, "_FAILURE_GRACE_S", 2.0)
     acts = ["os.kill(os.getpid(), 9)", "os._exit(7)", "os._exit(1)", "signal.raise_signal(34)", "time.sleep(60)"]
     node = Spawn(nnodes=2, node_rank=1, nproc_per_node=len(acts))
     processes = [
