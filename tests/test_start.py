@@ -318,6 +318,7 @@ def agent(pyz: Path, cwd: Path, control: str) -> subprocess.Popen[str]:
         "SEATRIAL_CONTROL": control,
         "SEATRIAL_TOKEN": "t",
         "SEATRIAL_NODE_RANK": "0",
+        "SEATRIAL_JOB": "nothing",
     }
     return subprocess.Popen(argv, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -176,7 +176,6 @@ def test_a_driver_that_stops_answering_holds_up_nobody(tmp_path: Path, machine: 
     assert any(line.startswith("GPU diagnostics: NOT CHECKED: the driver of ") for line in lines)
 
 
-@pytest.mark.nightly
 def test_a_fault_while_a_rank_computes_on_its_gpu_names_both(tmp_path: Path, machine: dict[str, str]) -> None:
     """Both doubles in one trial: ranks on devices of the type cuda, whose NVML tells of a fault meanwhile."""
     (tmp_path / "plan.toml").write_text('level = "smoke"\n[compute]\ngpu_size = 256\nseconds = 1.0\n')

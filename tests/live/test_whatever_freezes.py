@@ -20,8 +20,6 @@ FAULTS = {
 STOPPED_CONTROLLER = "stopped controller"
 
 
-# CI has it in other steps, below.
-@pytest.mark.nightly
 def test_a_frozen_rank_is_named(tmp_path: Path) -> None:
     """The deadline of the step is shorter than the patience with a rank that stops."""
     plan = tmp_path / "bootstrap.toml"
