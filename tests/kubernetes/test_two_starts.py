@@ -5,17 +5,21 @@ PyTorchJobs and MPIJobs give the pods of both starts the same names.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from event_streams import RUN, Stream
-from kubernetes.attempted import OBJECTS, Cluster, listed_in_turn, running, waiting
+from kubernetes.attempted import OBJECTS, WORKLOAD, Cluster, listed_in_turn, running, waiting
 from kubernetes.test_interrupted_pods import answers_of, ended
+from kubernetes.test_log_reader import lines_of, stamped
 from kubernetes.test_pod_failures import _MET, _lost, _own, _stamped
 from kubernetes.test_run_log import Heard, training
 
+from seatrial.conductor import event_allowance
+from seatrial.errors import SeatrialError
 from seatrial.targets.job import Processes
 from seatrial.targets.kubernetes import attempt as attempt_module
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
@@ -34,6 +38,11 @@ def _log(number: str, *lines: str, stays: bool = False) -> tuple[str, str]:
 
 def _second(pod: dict[str, Any]) -> dict[str, Any]:
     return {**pod, "metadata": {**pod["metadata"], "uid": f"second-{pod['metadata']['name']}"}}
+
+
+def _poll_to_the_end(attempt: Attempt) -> None:
+    while not attempt.poll():
+        pass
 
 
 class _Run:
@@ -96,6 +105,54 @@ def test_a_start_with_fewer_nodes_is_judged_by_itself(tmp_path: Path, monkeypatc
     assert {path.name: path.read_text() for path in run.folder.glob("trial-1-?-x.1.log")} == {
         f"{name.removesuffix('.log')}.1.log": text for name, text in both.items()
     }
+
+
+def test_the_result_is_that_of_the_newest_first_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node can delete a pod, and the operator makes another one of the same name elsewhere."""
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.3)
+
+    def list_from_now_on(*pods: dict[str, Any]) -> None:
+        (tmp_path / "pods").write_text(json.dumps({"items": pods}))
+
+    once = tmp_path / "once"
+    says = f"if [ -e {once} ]; then {_stamped('nothing')}; else touch {once}; {_stamped(_RESULT)}; sleep 20; fi"
+    cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-0-x'*", says), ("logs*", ""))
+    attempt = cluster.attempt_at(replace(training(), detail=cluster.job.detail))
+    attempt.submit()
+    while not cluster.run_log.has_result:
+        assert not attempt.poll()
+    list_from_now_on(_second(running(0)), running(1))
+    while cluster.run_log.has_result:
+        assert not attempt.poll()
+    list_from_now_on(_second(ended(0, 0)), ended(1, 0))
+    _poll_to_the_end(attempt)
+    assert attempt.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert (outcome["how"], "printed no result" in outcome["text"]) == ("failed", True)
+    assert (tmp_path / "trial-1-0-x.1.log").read_text() == f"{_RESULT}\n"
+
+
+def test_pods_that_are_made_again_have_no_further_allowance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The events of all of them stay in the memory of the controller."""
+    monkeypatch.setattr(event_allowance, "BURST_BYTES", 4_000)
+    monkeypatch.setattr(event_allowance, "BYTES_PER_S", 0)
+    notes: list[dict[str, Any]] = [{"kind": "note", "run": "run-1", "src": "node1", "t": 1.0, "text": "x" * 1_000}] * 6
+    numbered = [{**note, "seq": number} for number, note in enumerate(notes)]
+    lines = [line for event in numbered for line in lines_of(event["seq"], event, WORKLOAD.token)]
+    (tmp_path / "sent-by-pod").write_bytes(stamped(lines))
+    says = f"cat {tmp_path}/sent-by-pod; sleep 20"
+    cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-0-x'*", says), ("logs*", "sleep 20"))
+    attempt = cluster.attempt()
+    attempt.submit()
+    try:
+        while len(cluster.events) < len(notes):
+            assert not attempt.poll()
+        (tmp_path / "pods").write_text(json.dumps({"items": [_second(running(0)), running(1)]}))
+        with pytest.raises(SeatrialError, match="has sent more events than all nodes of this run together may"):
+            _poll_to_the_end(attempt)
+    finally:
+        assert attempt.cleanup(keep=False) == []
+    assert len(cluster.events) < 2 * len(notes)
 
 
 def _conducted(how: str, code: int, *results: str) -> list[dict[str, Any]]:

@@ -96,6 +96,28 @@ def test_an_agent_that_sends_megabytes_fills_no_memory() -> None:
     assert kept_bytes < 32 << 20
 
 
+def test_the_last_lines_of_ranks_are_kept_as_their_agents_keep_them() -> None:
+    """Each rank may end in a line of 64 KiB, and a line of ours names the end of it alone."""
+    display = ProgramDisplay(io.StringIO(), None, prefix=True)
+    for rank, line in enumerate(["x" * 65_000, "\x1b[31mred", "1 %\r2 %", "\ud800"]):
+        display.on_message({"kind": "output", "rank": rank, "lines": [line], "left_out": 0})
+    display.close()
+    assert display.last_lines == {0: f"{'x' * 300}…{'x' * 199}", 1: "red", 2: "2 %", 3: "?"}
+
+
+def test_tracebacks_of_many_ranks_are_held_in_bounded_memory() -> None:
+    """They wait for the news of which rank failed first, and what comes of them fits into the queue."""
+    output = io.StringIO()
+    display = ProgramDisplay(output, None, prefix=True)
+    display.on_event({"kind": "exit", "rank": 1, "code": 1, "ours": False})
+    for rank in range(60):
+        lines = [_TRACEBACK[0], *["x" * 2_000] * 120]
+        display.on_message({"kind": "output", "rank": rank, "lines": lines, "left_out": 0})
+    held = display.close()
+    assert 0 < sum(map(len, held.values())) < 9 << 20
+    assert output.getvalue().count("Traceback") == 60 - len(held)
+
+
 def test_what_is_too_much_in_one_message_is_counted() -> None:
     output = io.StringIO()
     display = ProgramDisplay(output, None, prefix=False)

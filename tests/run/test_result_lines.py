@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from seatrial.agent.last_output import LastOutput
+from seatrial.report.program_display import ProgramDisplay
 from seatrial.run.run_program import _exit_code
 
 _OUTCOME = {"kind": "outcome", "gen": 0, "restarts": 0, "how": "ended", "text": "", "last_lines": [], "code": 0}
@@ -49,9 +51,11 @@ def test_the_last_output_is_shown_once(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_seen: bool
 ) -> None:
     """An agent sends it without colors, and the middle of a long line is left out."""
-    output = LastOutput()
+    output, display = LastOutput(), ProgramDisplay(io.StringIO(), None, prefix=False)
     output.add([line.encode()])
+    display.on_message({"kind": "output", "rank": 0, "lines": [line], "left_out": 0})
+    display.close()
     trouble = {"kind": "trouble", "gen": 0, "seen": [{"how": "dead", "rank": 0}]}
     failed = {**_OUTCOME, "how": "failed", "text": "rank 0 failed", "last_lines": output.telling()}
-    assert _exit_code([trouble, failed], tmp_path, {}, {0: line} if is_seen else {}) == 1
+    assert _exit_code([trouble, failed], tmp_path, {}, display.last_lines if is_seen else {}) == 1
     assert ("ValueError" in capsys.readouterr().err) == (not is_seen)

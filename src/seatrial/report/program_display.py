@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import IO, Any, cast
 
+from seatrial.agent.last_output import shown as cut_line
 from seatrial.conductor.script_stacks import main_thread_frames
 from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
@@ -43,6 +44,9 @@ _NODE = re.compile(r"node([0-9]+)")
 _HELD_S = 3.0
 """A traceback may be that of a rank which only lost another one, and news of that one's end may take so long."""
 _MAX_HELD = 200
+"""Lines of one rank that are held."""
+_MAX_HELD_CHARS = 8 << 20
+"""Characters of all ranks that are held; the queue has room for them."""
 _POLL_S = 0.25
 """How often the thread that writes looks whether something was held for its time."""
 
@@ -80,6 +84,8 @@ class ProgramDisplay:
         """Source of events -> hostname."""
         self._held: dict[int, list[str]] = {}
         """Rank -> its lines from a traceback on, which are not written yet."""
+        self._held_chars = 0
+        """Characters of all of them."""
         self._held_at = 0.0
         """When the first of them were held (``time.monotonic``)."""
         self._places: list[tuple[int, str, str]] = []
@@ -88,7 +94,7 @@ class ProgramDisplay:
         """When the first of them came (``time.monotonic``)."""
         self._held_lock = threading.Lock()
         self.last_lines: dict[int, str] = {}
-        """Rank -> its last line that was shown or held."""
+        """Rank -> its last line that was shown or held, as its agent keeps it: cut, and without colors."""
         self._has_failed = False
         """Whether a rank of this generation has failed: then what is held waits for the outcome."""
         self._started = False
@@ -209,7 +215,7 @@ class ProgramDisplay:
         head = f"[rank {rank}] " if self._prefix else ""
         texts = [head + self._text(line) for line in lines]
         if said := [line for line in lines if line.strip()]:
-            self.last_lines[rank] = said[-1]
+            self.last_lines[rank] = cut_line(said[-1].encode(errors="replace"))
         if left_out:
             texts.append(f"{head}({left_out} lines are not shown; {self._where})")
         with self._held_lock:
@@ -219,7 +225,8 @@ class ProgramDisplay:
                 if not self._held:
                     self._held_at = time.monotonic()
                 self._held.setdefault(rank, []).extend(held)
-            is_full = len(self._held.get(rank, ())) > _MAX_HELD
+                self._held_chars += sum(map(len, held))
+            is_full = len(self._held.get(rank, ())) > _MAX_HELD or self._held_chars > _MAX_HELD_CHARS
         if shown := texts[:first]:
             self._put_text("\n".join(shown) + "\n")
         if is_full:
@@ -239,7 +246,7 @@ class ProgramDisplay:
     def _release(self) -> None:
         """Write what is held."""
         with self._held_lock:
-            held, self._held = self._held, {}
+            held, self._held, self._held_chars = self._held, {}, 0
             for texts in held.values():
                 self._put_text("\n".join(texts) + "\n")
 

@@ -188,7 +188,7 @@ def _conduct(
     def receive(message: dict[str, Any]) -> None:
         kind = message.get("kind")
         if kind in READ:
-            require_sound(message)
+            require_sound(message, job.world_size, generations)
         if kind == "log":
             logs.take(cast("RankLog", message))
         if kind in READ and (kind != "log" or is_followed):

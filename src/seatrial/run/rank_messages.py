@@ -12,12 +12,21 @@ READ = ("log", "output", "progress")
 """Messages that somebody reads besides the conductor. What nobody reads must not fill the log of a pod."""
 
 
-def require_sound(message: Mapping[str, Any]) -> None:
-    """Raise DamageError for one of these messages that lacks what is read of it; ``RankLogs`` reads pieces of output.
+def require_sound(message: Mapping[str, Any], world_size: int, generations: int) -> None:
+    """Raise DamageError for one of these messages that lacks what is read of it, or is of no rank or generation of the
+    run; ``RankLogs`` reads pieces of output.
 
-    Only the conductor knows who sent it. A controller outside of its pod takes it for a message of that pod.
+    Only the conductor knows who sent it. A controller outside of its pod takes it for a message of that pod, and keeps
+    something of each rank and generation.
+
+    Args:
+        message: what a rank sent.
+        world_size: how many ranks the run has.
+        generations: how many it can have.
     """
-    fields.whole(message, "rank"), fields.whole(message, "gen")
+    for key, number in (("rank", world_size), ("gen", generations)):
+        if fields.whole(message, key) >= number:
+            raise fields.DamageError(key)
     if message["kind"] == "output":
         fields.whole(message, "left_out")
         if not isinstance(message.get("lines"), list):

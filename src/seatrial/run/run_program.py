@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seatrial.agent.last_output import shown
 from seatrial.errors import InternalError, RequestError, SeatrialError
 from seatrial.targets.command import shell_line
 from seatrial.targets.job import ProgramJob
@@ -179,7 +178,7 @@ def _exit_code(events: list[dict[str, Any]], folder: Path, held: Mapping[int, st
     if end.how == "ended":
         return end.code if end.code in (0, 2, _EXIT_INTERRUPTED) else 1
     said = [line for line in end.last_lines if line.strip()]
-    last_seen = "" if failed is None else printable(shown(seen.get(failed, "").encode()))
+    last_seen = "" if failed is None else printable(seen.get(failed, ""))
     is_seen = bool(said) and last_seen.endswith(said[-1])
     *before, last = lines(replace(end, result=(), last_lines=() if is_seen else end.last_lines))
     print_ending(before)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from seatrial.conductor.event_allowance import EventAllowance
 from seatrial.targets.job import Processes, ProgramJob
 from seatrial.targets.kubernetes.api_json import items_of
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects, run_selector
@@ -108,6 +109,9 @@ class PodFollower:
         sends_no_events = isinstance(job, ProgramJob) and job.watched and job.nodes > 1
         self._token: str | None = None if sends_no_events else job.detail.workload.token
         self._under_mpi: bool = job.detail.under_mpi
+        # The events of all agents, and those of the conductor. All that its first pods send stays in memory.
+        agents = job.world_size if self._under_mpi else job.nodes
+        self._allowance = EventAllowance(time.monotonic(), agents + 1)
         self._restarts: bool = job.detail.workload.max_restarts > 0
         self._calls: dict[str, PendingCall] = {}
         self._asked_at: dict[str, float] = {}
@@ -329,8 +333,9 @@ class PodFollower:
         if first is not None and is_new and self.is_listed(first) and first.state != "waiting":
             if self.first_log is not None:
                 self.first_log.close()
-            agents = self._job.world_size if self._under_mpi else self._job.nodes
-            self.first_log = PodLog(self._kubectl, first, self._token, self._run_log.copies, self._take_text, agents)
+                self._run_log.forget_result()
+            copies = self._run_log.copies
+            self.first_log = PodLog(self._kubectl, first, self._token, copies, self._take_text, self._allowance)
         self._pod_logs.take_pods([pod for pod in pods if not self._is_first(pod)])
 
     def _forget_earlier_start(self, pods: tuple[PodStatus, ...]) -> None:

@@ -61,7 +61,7 @@ class PodLog:
         token: str | None,
         copies: LogCopies,
         on_text: Callable[[list[str]], None],
-        agents: int = 0,
+        allowance: EventAllowance | None = None,
     ) -> None:
         """Prepare to read; no stream is open yet.
 
@@ -71,7 +71,7 @@ class PodLog:
             token: The token of the run; None for a pod that sends no events, whose lines are not decoded.
             copies: Take a copy of the log.
             on_text: Receives the lines that are not events of the run.
-            agents: How many send events to this pod.
+            allowance: How many events this log and those of other pods may have together; None: those of one agent.
         """
         self.pod = pod
         self.lost = 0
@@ -111,8 +111,7 @@ class PodLog:
         self._end_seen_at = math.inf
         """When ``read`` was first called for a container that had ended (``time.monotonic``)."""
         self._copied_bytes = 0
-        # The events of all agents, and those of the conductor.
-        self._allowance = EventAllowance(time.monotonic(), agents + 1)
+        self._allowance = allowance or EventAllowance(time.monotonic())
         self._copies = copies
         self._copy: WrittenFile | None = None
 

@@ -259,6 +259,10 @@ class RunLog:
             self._take({**self._interruption, **note})
             self.interrupted, self._interruption, self._held_outcome = False, None, None
 
+    def forget_result(self) -> None:
+        """Take note that another first pod has the place of the one whose words were taken."""
+        self._result = []
+
     def take_text(self, lines: list[str]) -> None:
         """Take lines of the first pod that are not events; a training without a conductor prints nothing else."""
         if self.started:
