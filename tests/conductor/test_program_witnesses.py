@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -148,3 +149,18 @@ def test_an_error_of_a_group_of_the_first_ranks_names_one() -> None:
     # The first rank of all has the number 0 in each group.
     acts = [ends(20.0, 1, passed_on(0)), RUNS, RUNS, ends(20.1, 1, passed_on(0))]
     assert outcome(*acts)["text"].startswith("rank 0 on node n0 failed with exit code 1 in")
+
+
+@pytest.mark.parametrize("error", ["", "fabric"])
+def test_a_host_without_descriptors_is_not_named_while_ranks_meet(error: str) -> None:
+    """Strangers who connect to the store of the first rank can take all of its process."""
+    lacks = watchdog(
+        "NCCL error in: /pytorch/NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.3",
+        "Last error:",
+        "Call to accept failed: Too many open files",
+    )
+    for phase, is_named in (("start-up/meet the others", False), ("step 7 forward", True)):
+        acts = [replace(act, phase=phase) for act in ends(3.0, -6, lacks, error=error)]
+        text = outcome(acts, [], ends(3.1, 1, (), error="fabric"), [], watched=True)["text"]
+        assert ("what came from them, is at fault" in text) is not is_named
+        assert text.startswith("rank 0 on node n0 was killed by signal 6")

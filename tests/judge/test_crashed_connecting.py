@@ -92,6 +92,58 @@ def test_what_a_gpu_says_names_its_rank(gpus: bool, kind: str) -> None:
     assert finding.culprit.kind == kind
 
 
+NO_DESCRIPTORS = (
+    "NCCL error in: /pytorch/NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.3",
+    "Last error:",
+    "Call to socket failed: Too many open files",
+)
+
+
+@pytest.mark.parametrize(
+    "last_lines", [NO_DESCRIPTORS, (*NO_DESCRIPTORS[:2], "Call to malloc failed: Cannot allocate memory")]
+)
+@pytest.mark.parametrize(("nodes", "phase"), [(3, MEET), (1, MEET), (3, "collectives/all_reduce 8 B")])
+def test_strangers_may_have_taken_what_a_host_lacks(nodes: int, phase: str, last_lines: tuple[str, ...]) -> None:
+    """They can connect to the store that its first rank keeps until no descriptor is left."""
+    (finding,) = _crashed(-6, last_lines=last_lines, gpus=True, nodes=nodes, phase=phase)
+    assert (finding.culprit.kind == "fabric") is (nodes == 3 and phase == MEET)
+
+
+def _lacked(message: str, phase: str = MEET, nodes: int = 3) -> Finding:
+    """Return the finding where ranks 1 and 2 report this error as one of communication."""
+    stream = Stream(3, nodes=nodes)
+    stream.begin(phase.partition("/")[0], "world")
+    for rank in (1, 2):
+        stream.error(rank, "fabric", "Connection closed by peer" if rank == 1 else message, phase, "MeetingError")
+    stream.trouble(*({"rank": rank, "how": "error", "detail": "fabric"} for rank in (1, 2)), waiting=(0,))
+    stream.kill(0, 1, 2)
+    (finding,) = blame(fold(on_gpus(stream.close(ranks=False)).events))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("message", "lack"),
+    [
+        ("\n".join(NO_DESCRIPTORS), "Too many open files"),
+        ("[/pytorch/gloo/transport/tcp/listener.cc:38] bind: Address already in use", "Address already in use"),
+    ],
+)
+def test_the_finding_says_which_rank_lacked_what(message: str, lack: str) -> None:
+    finding = _lacked(message)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
+    assert finding.what.startswith("rank 2 (NVIDIA H200, 0000:1a:00, local rank 0 on node gpu-2) lacked ports, open")
+    assert finding.what.endswith(
+        f'in "{MEET}" ("{lack}"), while connecting to other nodes: what it runs, or what came from them, is at fault'
+    )
+    assert "ulimit -n" in finding.action
+    assert any("Connection closed by peer" in line for line in finding.evidence)
+
+
+def test_a_lack_is_told_of_ranks_that_connect_to_other_nodes_alone() -> None:
+    for changed in ({"phase": "collectives/all_reduce 8 B"}, {"nodes": 1}):
+        assert "saw a communication error" in _lacked("\n".join(NO_DESCRIPTORS), **changed).what
+
+
 def test_a_death_beside_a_crash_is_named() -> None:
     stream = Stream(3, nodes=3)
     stream.begin("bootstrap", "world")

@@ -158,6 +158,27 @@ def test_a_node_is_named_once_another_one_has_come_further(message: str) -> None
     assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", "node", ("gpu-1",))
 
 
+@pytest.mark.parametrize("message", [NO_KERNEL, LIBRARY, NO_DEVICE])
+def test_of_three_nodes_or_more_one_alone_names_no_other(message: str) -> None:
+    """All may have the wrong torch, and one that lies would have come further."""
+
+    def judged(*others: int, per_node: int = 1) -> Finding:
+        stream = Stream(4 * per_node, nodes=4).until("training")
+        stream.error(3 * per_node, "setup", message, FORWARD)
+        stream.trouble({"rank": 3 * per_node, "how": "error", "detail": "setup"})
+        for rank in range(4 * per_node):
+            stream.exit(rank, -9, ours=True, phase="training/step 300 backward" if rank in others else FORWARD)
+        (finding,) = blame(fold(on_gpus(stream.close(ranks=False)).events))
+        return finding
+
+    for finding in (judged(1), judged(2, 3, per_node=2)):
+        assert finding.culprit.kind == "none"
+        assert finding.what.endswith("; only one other host says that it had come further")
+    assert judged(0, 1).culprit.nodes == ("gpu-3",)
+    if message == NO_KERNEL:
+        assert judged(0, 7, per_node=2).culprit.ranks == (6,), "its own node may say that another rank came further"
+
+
 @pytest.mark.parametrize("message", [BUSY, NOT_READY])
 def test_what_is_surely_of_a_node_needs_no_other_one(message: str) -> None:
     (finding,) = _one(message)

@@ -121,6 +121,9 @@ def test_a_false_length_is_of_the_fabric(port: int, length: int, alone: str, is_
     assert cause_of(raised.value) == (alone if is_alone else "fabric")
 
 
+_NCCL = "NCCL error in: /x/NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.3\nLast error:\n"
+
+
 class _RaisingStore:
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -148,6 +151,8 @@ class _RaisingStore:
         (MeetingError("CUDA error: out of memory"), "fabric"),
         (TypeError("a mistake of ours"), "own"),
         (NotImplementedError("a mistake of ours"), "own"),
+        (dist.DistBackendError(_NCCL + "Call to ibv_reg_mr failed: Cannot allocate memory"), "memory"),
+        (dist.DistBackendError(_NCCL + "Cuda failure 2 'out of memory'"), "memory"),
     ],
     ids=repr,
 )
@@ -156,3 +161,19 @@ def test_errors_out_of_meeting_are_of_the_fabric(error: Exception, cause: str) -
     with pytest.raises(type(error) if isinstance(error, dist.DistError) else Exception) as raised:
         groups.wait_for_key(FakeContext(check="links", world_size=2, store=store), "x")
     assert cause_of(raised.value) == cause
+
+
+@pytest.mark.parametrize(
+    ("last", "alone"),
+    [
+        ("Call to socket failed: Too many open files", "setup"),
+        ("Call to malloc failed: Cannot allocate memory", "memory"),
+    ],
+)
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_whoever_connects_may_have_taken_what_a_host_lacks(last: str, alone: str, is_alone: bool) -> None:
+    store: Any = _RaisingStore(dist.DistBackendError(_NCCL + last))
+    context = FakeContext(check="links", world_size=2, local_world_size=2 if is_alone else 1, store=store)
+    with pytest.raises(RuntimeError, match=last) as raised:
+        groups.wait_for_key(context, "x")
+    assert cause_of(raised.value) == (alone if is_alone else "fabric")

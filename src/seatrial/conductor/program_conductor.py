@@ -47,7 +47,6 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.protocol.fabric_errors import gave_up
-from seatrial.protocol.own_errors import is_of_device
 from seatrial.protocol.timeouts import NODE_SILENT_S
 from seatrial.util.text import as_name, named_ranks, out_of_memory_words, signal_words
 
@@ -266,8 +265,7 @@ class ProgramConductor(BaseConductor):
             phase=phase,
             last_lines=said,
             may_come_from_others=len(set(self._places.values())) > 1
-            and not is_of_device(said)
-            and may_come_from_others(phase, code, is_oom=is_oom),
+            and may_come_from_others(phase, code, said, is_oom=is_oom),
         )
         if ended.ours and self.state is State.RUN and self._unheard_s(self._nodes[rank], now):
             self._node_lost(self._nodes[rank], "its agent ended its ranks", now)

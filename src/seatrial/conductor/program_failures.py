@@ -266,7 +266,8 @@ def _is_at_fault(rank: int, exits: Mapping[int, Exit]) -> bool:
     if rank not in exits:
         return False
     error = script_error(exits[rank])
-    if exits[rank].code < 0 and not error.is_witness and is_of_device(exits[rank].last_lines):
+    ended = exits[rank]
+    if ended.code < 0 and not error.is_witness and is_of_device(ended.last_lines) and not ended.may_come_from_others:
         return True
     numbers = error.of_ranks
     return rank in numbers and all(

@@ -14,7 +14,6 @@ from typing import Literal
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.origin import brief
 from seatrial.protocol.connecting import may_come_from_others
-from seatrial.protocol.own_errors import is_of_device
 from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.protocol.timeouts import PATIENCE_S, STATUS_S, STUCK_S, patience_s
 
@@ -141,7 +140,7 @@ def dead(
         code: Its exit code.
         is_oom: Whether the kernel's out-of-memory killer ended it.
         num_hosts: Hosts of all ranks of the generation.
-        device_lines: Its last output if it had a GPU: no answer of another rank makes a GPU complain.
+        device_lines: Its last output if it had a GPU.
     """
     number = code if isinstance(code, int) else 0
     return Suspicion(
@@ -150,9 +149,7 @@ def dead(
         phase=phase,
         detail=f"exit code {brief(code)}",
         stopped_from_outside=is_stop_signal(number),
-        may_come_from_others=num_hosts > 1
-        and may_come_from_others(phase, number, is_oom=is_oom)
-        and not is_of_device(device_lines),
+        may_come_from_others=num_hosts > 1 and may_come_from_others(phase, number, device_lines, is_oom=is_oom),
     )
 
 

@@ -34,9 +34,9 @@ from seatrial.judge.step_view import (
 )
 from seatrial.judge.trial import AgentEnd, ErrorRecord, ExitRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
-from seatrial.protocol.connecting import FROM_OTHERS
+from seatrial.protocol.connecting import FROM_OTHERS, connects
 from seatrial.protocol.fabric_errors import MTU_ACTION
-from seatrial.protocol.own_errors import in_one_line, is_of_link
+from seatrial.protocol.own_errors import in_one_line, is_of_link, lack_of_host
 from seatrial.protocol.timeouts import patience_s
 from seatrial.util.text import all_named, all_of, as_name, named_ranks, out_of_memory_words, quoted
 
@@ -61,6 +61,10 @@ _CONNECTED = (
     "look at its last output, at the libraries and plugins that it loads to communicate, and at the memory there; if"
     " all nodes are alike in that, repeat the trial without one of the others after the other: it may send what no rank"
     " of ours sends"
+)
+_LACKED = (
+    "look there at the limit of open files (ulimit -n), at the memory, and at who connects to the ports of its ranks"
+    " (ss -tnp)"
 )
 
 
@@ -310,6 +314,11 @@ def _fabric(view: StepView) -> list[Finding]:
         what = f"{named_ranks([*linked])} saw an error of a link between GPUs{in_phase(error.phase)}"
         what += f": {quoted(in_one_line(error.message))}"
         action = _BOTH_ENDS
+    elif lacking := {} if stuck or late or len(nodes) < 2 else _lacking(errors):
+        rank, lack = next(iter(lacking.items()))
+        what = f"{view.trial.label(rank)} lacked ports, open files or memory{in_phase(view.raised[rank].phase)}"
+        what += f' ("{lack}"), while connecting to other nodes: {FROM_OTHERS}'
+        action = _LACKED
     elif (worst := clearest(unreached.values())) is not None:
         rank = next(rank for rank, error in unreached.items() if error == worst)
         what += f": {view.trial.label(rank)} could not connect to {worst.words()}"
@@ -328,6 +337,12 @@ def _fabric(view: StepView) -> list[Finding]:
     culprit = _either_end(view, [*linked]) if linked else _between(nodes)
     options = () if linked else telling_apart(view.trial, nodes)
     return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action, options=options)]
+
+
+def _lacking(errors: Iterable[ErrorRecord]) -> dict[int, str]:
+    """Return what the host of a rank lacked while the rank connected to others, which may have taken it, by rank."""
+    lacks = {error.rank: lack_of_host(error.message) for error in errors if connects(error.phase)}
+    return {rank: lack for rank, lack in sorted(lacks.items()) if lack}
 
 
 def _linked(view: StepView) -> dict[int, ErrorRecord]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
-from seatrial.judge.step_view import StepView, in_phase, rank_culprit
+from seatrial.evidence.statistics import VOTING_HOSTS
+from seatrial.judge.step_view import StepView, host_of, in_phase, rank_culprit
 from seatrial.judge.trial import ErrorRecord
 from seatrial.protocol.own_errors import keeper
 from seatrial.util.text import named_ranks, quoted
@@ -58,10 +59,12 @@ def kept_from_devices(view: StepView, errors: Mapping[int, ErrorRecord], waiting
     if asked <= errors.keys() and len({_place(view, rank) for rank in asked}) > 1:
         return [_of_nobody(view, errors, "all nodes are alike", waiting)]
     nodes = {record.place for record in view.trial.ranks.values()}
-    findings, unclear = [], dict[int, ErrorRecord]()
+    findings, unclear, is_doubted = [], dict[int, ErrorRecord](), False
     for place, of_node in by_node.items():
         kinds = {keeper(error.message) for error in of_node.values()}
         others = {other for rank, error in of_node.items() for other in _passed(view, rank, error)} - errors.keys()
+        if _is_word_of_one_host(view, next(iter(of_node)), others):
+            others, is_doubted = {other for other in others if _place(view, other) == place}, True
         if kinds <= {*_OF_ALL} and not others and (len(nodes) > 1 or "build" in kinds):
             unclear |= of_node
         elif kinds == {"build"} and place in {_place(view, other) for other in others}:
@@ -69,7 +72,7 @@ def kept_from_devices(view: StepView, errors: Mapping[int, ErrorRecord], waiting
         else:
             findings.append(_of_node(view, place, of_node, waiting))
     if unclear:
-        why = "no rank of another node had come further"
+        why = f"{'only one other host says that it' if is_doubted else 'no rank of another node'} had come further"
         if nodes <= {_place(view, rank) for rank in unclear}:
             why = "all nodes are alike" if len(nodes) > 1 else "there is no other node"
         findings.append(_of_nobody(view, unclear, why, waiting))
@@ -98,6 +101,14 @@ def _passed(view: StepView, rank: int, error: ErrorRecord) -> set[int]:
             if trial.ranks[other].local_rank >= record.local_rank and trial.ranks[other].place != record.place
         }
     return passed - {rank}
+
+
+def _is_word_of_one_host(view: StepView, rank: int, others: Iterable[int]) -> bool:
+    """Return whether a single other host says that ranks have passed what this one could not, and more could say so."""
+    trial = view.trial
+    own = host_of(trial, rank)
+    hosts = {host_of(trial, other) for other in others} - {own}
+    return len(hosts) == 1 and len({host_of(trial, other) for other in trial.ranks}) >= VOTING_HOSTS
 
 
 def _phases(view: StepView) -> Iterator[tuple[int, str]]:

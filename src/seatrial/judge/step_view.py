@@ -108,8 +108,8 @@ class StepView:
             # An end that the conductor heard of later came later: agents report the ends of ranks as they happen.
             if end is not None and self._ended_first(end) and heard.get(other, never) <= heard.get(rank, never)
         }
-        hosts = {_host(self.trial, other) for other in gone}
-        return not may_be_device(self.trial, ending) and bool(hosts - {_host(self.trial, rank)})
+        hosts = {host_of(self.trial, other) for other in gone}
+        return not may_be_device(self.trial, ending) and bool(hosts - {host_of(self.trial, rank)})
 
     def _ended_first(self, ending: ExitRecord) -> bool:
         """Return whether no crash of a peer ends a rank in this way."""
@@ -188,14 +188,15 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
             continue
         said = (trial.device_type == "cuda" and link_error(ending.last_lines)) or _why_aborted(ending.last_lines)
         aborted = describe_exit(ending.code).signal == "SIGABRT"
-        if (aborted or ending.code > 0) and (kept_from := _setup_error(trial, ending)):
+        from_others = is_among_hosts and _may_come_from_others(trial, ending)
+        if (aborted or ending.code > 0) and not from_others and (kept_from := _setup_error(trial, ending)):
             raised[rank] = _error_at_end(ending, "setup", kept_from)
         elif said and aborted and not has_device_error(trial, ending):
             # NCCL's watchdog aborts its process when a peer is missing, or a link to one fails, and Gloo's when one
             # sends more than it should.
             # So the rank is a witness, unless its own device failed, which the watchdog reports as well.
             raised.setdefault(rank, _error_at_end(ending, "fabric", said))
-        elif is_among_hosts and _may_come_from_others(trial, ending):
+        elif from_others:
             crashed[rank] = ending
         # A process causes a crash by itself, so the record of its death needs no other event to explain it.
         elif rank in confirmed or -ending.code in CRASHES:
@@ -260,18 +261,18 @@ def _error_at_end(ending: ExitRecord, cause: Cause, message: str) -> ErrorRecord
 def _num_hosts(trial: Trial, generation: int) -> int:
     """Return on how many hosts the ranks of a generation are, as the controller knows it where it does."""
     ranks = next((entry.ranks for entry in trial.generations if entry.number == generation), ())
-    return len({_host(trial, rank) for rank in ranks if rank in trial.ranks})
+    return len({host_of(trial, rank) for rank in ranks if rank in trial.ranks})
 
 
-def _host(trial: Trial, rank: int) -> str:
+def host_of(trial: Trial, rank: int) -> str:
     """Return the host of a rank, as the controller knows it where it does."""
     record = trial.ranks.get(rank)
     return "" if record is None else trial.places_of_nodes.get(record.node_rank) or record.node
 
 
 def _may_come_from_others(trial: Trial, ending: ExitRecord) -> bool:
-    # No answer of another rank makes a GPU complain.
-    return not has_device_error(trial, ending) and may_come_from_others(ending.phase, ending.code, is_oom=ending.oom)
+    lines = ending.last_lines if trial.device_type == "cuda" else ()
+    return may_come_from_others(ending.phase, ending.code, lines, is_oom=ending.oom)
 
 
 def has_device_error(trial: Trial, ending: ExitRecord) -> bool:

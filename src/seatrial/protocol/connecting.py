@@ -2,13 +2,16 @@
 
 The store in which ranks meet authenticates nobody. What stands there, and the first bytes of a peer, go to libraries in
 C++ that trust the lengths in them: a false one ends the process of the rank that reads it. A rank that fills the store
-takes the memory of the rank that keeps it.
+takes the memory of the rank that keeps it, and one that connects often its descriptors.
 """
 
 from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
+
+from seatrial.protocol.own_errors import is_surely_of_device
 
 TRAINING_MEETS = "start-up/meet the others"
 """The phase of a training from the opening of its store to the line in which a rank says on which host it is."""
@@ -27,17 +30,25 @@ CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """Signals that a process causes by itself."""
 
 
-def may_come_from_others(phase: str, code: int, *, is_oom: bool) -> bool:
+def connects(phase: str) -> bool:
+    """Return whether a rank in this phase connects to others, or waits where it may."""
+    return _PHASES.fullmatch(phase) is not None
+
+
+def may_come_from_others(phase: str, code: int, lines: Sequence[str], *, is_oom: bool) -> bool:
     """Return whether what a rank received may explain its end, so that it says nothing of the rank.
 
-    Only where other hosts take part, since those of one host share its faults.
+    Only where other hosts take part, since those of one host share its faults. No answer of another rank makes a GPU
+    complain.
 
     Args:
         phase: The last phase of the rank.
         code: Its exit code; negative: the number of the signal.
+        lines: Its last output, if it has a GPU.
         is_oom: Whether the kernel's out-of-memory killer ended it.
     """
-    return _PHASES.fullmatch(phase) is not None and (is_oom or -code in (*CRASHES, signal.SIGABRT))
+    is_crash = is_oom or -code in (*CRASHES, signal.SIGABRT)
+    return is_crash and connects(phase) and not is_surely_of_device(lines)
 
 
 def meeting_phase(check: str) -> str:

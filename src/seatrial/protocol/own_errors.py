@@ -8,7 +8,9 @@ beginning counts, and in an error of NCCL the call that failed.
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -148,6 +150,14 @@ which are about graphs of CUDA."""
 _OF_A_HANDLE = re.compile("invalid argument|invalid device (?!function)|not supported(?! in the installed)", re.I)
 """Further ones in NCCL, about a handle to memory that another process has sent: torch opens none."""
 
+_OF_THIS_HOST = tuple(
+    os.strerror(number)
+    for number in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+)
+"""The words of the system where this host has no port, no descriptor or no memory left, as Gloo and NCCL quote them."""
+_LOCKED_MEMORY = "ibv_"
+"""In the name of a call for an adapter of the network. It takes memory that is locked, of which others take nothing."""
+
 _MOST_LINES = 8
 """Lines of one error of NCCL, which has four."""
 _MOST_OUTPUT_LINES, _MOST_CHARS = 40, 8_000
@@ -168,6 +178,23 @@ def own_cause(text: str) -> Literal["memory", "device", "setup", "request", ""]:
 def is_of_device(lines: Sequence[str]) -> bool:
     """Return whether the output of a rank says that its device failed, or had no memory."""
     return any(map(_of_device, _messages(lines)))
+
+
+def is_surely_of_device(lines: Sequence[str]) -> bool:
+    """Return whether the output of a rank says so, and others who connect to its host could not have caused it."""
+    return any(_of_device(text) and not may_be_of_others(text) for text in _messages(lines))
+
+
+def may_be_of_others(text: str) -> bool:
+    """Return whether others who connect to the host of a rank may have taken what it lacked, as a message says: its
+    descriptors, or its memory."""
+    said = _of_device(text)
+    return bool(lack_of_host(said)) and _LOCKED_MEMORY not in said
+
+
+def lack_of_host(text: str) -> str:
+    """Return what this host lacked, where an error says so; empty if it does not. It says nothing of any other host."""
+    return next((words for words in _OF_THIS_HOST if words in text), "")
 
 
 def keeper(text: str) -> Keeper:

@@ -23,11 +23,6 @@ CONNECT_S = 10.0
 """Time for a TCP connection to the store, which is open before any rank connects: Linux tries four times in it."""
 UNREACHABLE = ("no answer", "refused", "no route")
 """How a connection fails by what lies between two hosts, or at the other one."""
-_OF_THIS_HOST = tuple(
-    os.strerror(number)
-    for number in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-)
-"""The words of the system where this host has no port, no descriptor or no memory left, as Gloo and NCCL quote them."""
 _NO_TIMEOUT = timedelta(days=1)
 """The timeout of the world. It covers each operation of all later steps, so neither a slow network nor a rank that
 computes for minutes while the others wait must trigger it: those that wait would complain of the fabric. The conductor
@@ -140,11 +135,6 @@ def how_unreachable(error: OSError) -> str:
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return "no route"
     return error.strerror or str(error)
-
-
-def lack_of_host(text: str) -> str:
-    """Return what this host lacked, where an error says so; empty if it does not. It says nothing of any other host."""
-    return next((words for words in _OF_THIS_HOST if words in text), "")
 
 
 def wait_for_key(context: Context, key: str) -> bytes:

@@ -19,6 +19,7 @@ from seatrial.checks.links.fabrics import MAX_RESENT
 from seatrial.checks.links.params import PING_BYTES, Params
 from seatrial.evidence.statistics import median
 from seatrial.probe import contention, tcp
+from seatrial.protocol.own_errors import lack_of_host
 from seatrial.rank import groups
 from seatrial.rank.context import Context
 from seatrial.rank.meeting import UnmetError
@@ -218,7 +219,7 @@ class _RoundOnFabric:
         """
         late_s += self._page.stood_still_s
         why = "others read the page of this rank all the time" if is_crowded else ""
-        if groups.lack_of_host(failed):
+        if lack_of_host(failed):
             why = "this host lacks a port or memory"
         if late_s > _LATE * self._params.pair_timeout_s:
             why = f"this rank was {late_s:.1f} s late"
@@ -438,6 +439,6 @@ def _first_line(error: Exception) -> str:
     NCCL says in its last line what the host lacked: that comes first then.
     """
     line = (str(error).splitlines() or [type(error).__name__])[0]
-    lack = groups.lack_of_host(str(error))
+    lack = lack_of_host(str(error))
     line = line if lack in line else f"{lack}: {line}"
     return re.sub(r"\[[^\s\[\]]+\.(?:cc|h|cpp):\d+\] ?", "", line)[:_LONGEST_REASON]

@@ -10,7 +10,7 @@ from enum import IntEnum
 from seatrial.conductor.program_failures import Exit, fabric_error, has_raised
 from seatrial.protocol.connecting import FROM_OTHERS, TRAINING_MEETS, may_come_from_others
 from seatrial.protocol.fabric_errors import says_why_aborted
-from seatrial.protocol.own_errors import is_of_device, message_at
+from seatrial.protocol.own_errors import message_at
 from seatrial.targets.kubernetes.pod_order import PodOrder
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.text import all_named
@@ -197,10 +197,9 @@ def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool)
         if shown[rank] <= Shown.FAILED
         and met is not None
         and rank not in met
-        and may_come_from_others(TRAINING_MEETS, code, is_oom=is_oom and -code == signal.SIGKILL)
+        and may_come_from_others(TRAINING_MEETS, code, lines, is_oom=is_oom and -code == signal.SIGKILL)
     }
-    # No answer of another rank makes a GPU complain.
-    return shown | dict.fromkeys(early, Shown.CRASHED) if early and not is_of_device(lines) else shown
+    return shown | dict.fromkeys(early, Shown.CRASHED)
 
 
 def _by_aborted_rank(aborted: Collection[int], lines: Sequence[str]) -> dict[int, Shown]:
