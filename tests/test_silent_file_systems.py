@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -132,9 +133,9 @@ def test_the_log_of_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_temporary_folder(below: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (link := folder.parent / "link").symlink_to(folder)
     for name in (folder, link):
-        monkeypatch.setenv("TMPDIR", str(name / below))
+        monkeypatch.setattr(tempfile, "tempdir", str(name / below))
         with mounted_and_unasked(folder):
-            assert not start._new_folder().startswith(str(folder))
+            assert not folders.new_temporary_folder().startswith(str(folder))
 
 
 @pytest.mark.parametrize("below", ["", "x", "../job/x"])

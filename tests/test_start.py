@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import inspect
 import io
+import json
 import os
+import re
 import signal
 import socket
 import stat
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +26,7 @@ from neighbor_mount import NEIGHBOR, mounted
 from seatrial import start
 from seatrial.targets.remote_defaults import start_argv
 
-_SHOWN = "import os, sys; print(__file__.rpartition('/')[0], os.environ.get('SEATRIAL_COPY'), *sys.argv[1:])"
+_SHOWN = "import os, sys; print(__file__.rpartition('/')[0], *sys.argv[1:])"
 
 
 def zipped(code: str = _SHOWN) -> bytes:
@@ -72,7 +76,7 @@ def test_parts_are_joined_in_order_and_python_runs_the_copy(tmp_path: Path) -> N
     parts = parts_in(tmp_path / "parts", content)
     done = started(digest_of(content), str(folder), *parts, "--", "run", "--", "a b", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{folder}/seatrial.pyz None run -- a b\n"
+    assert done.stdout == f"{folder}/seatrial.pyz run -- a b\n"
     assert (folder / "seatrial.pyz").read_bytes() == content
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "seatrial.pyz").stat().st_mode) == 0o600
@@ -155,88 +159,14 @@ def test_a_link_in_place_of_the_copy_is_not_followed(tmp_path: Path) -> None:
     assert (folder / "seatrial.pyz").read_bytes() == content
 
 
-def test_a_temporary_folder_open_to_others_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    unsafe, sticky, content = tmp_path / "unsafe", tmp_path / "sticky", zipped()
-    for folder, mode in ((unsafe, 0o777), (sticky, 0o1777)):
-        folder.mkdir()
-        folder.chmod(mode)
-    monkeypatch.setenv("TMPDIR", str(unsafe))
-    monkeypatch.setattr(start, "TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "a:b"), str(sticky)))
-    (tmp_path / "a:b").mkdir()
-    path = Path(start.write_copy(content, digest_of(content), "x", "-"))
-    assert path.parents[1] == sticky
-    assert path.read_bytes() == content
-    start.remove_copy(str(path))
-    assert [list(folder.iterdir()) for folder in (unsafe, sticky, tmp_path / "a:b")] == [[], [], []]
-    monkeypatch.setattr(start, "TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "a:b")))
-    with pytest.raises(SystemExit) as ended:
-        start.write_copy(content, digest_of(content), "x", "-")
-    assert ended.value.code == 3
-    said = capsys.readouterr().err
-    assert f"other users can write to {unsafe}; {tmp_path / 'none'}: No such file or directory; " in said
-    assert "set TMPDIR" in said
-
-
-def test_the_folder_that_was_looked_at_is_the_one_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user exchanges a link on the way to TMPDIR between any two of our looks at it."""
-    content = zipped()
-    link, theirs, safe = tmp_path / "link", tmp_path / "theirs", tmp_path / "safe"
-    theirs.mkdir()
-    theirs.chmod(0o777)
-    safe.mkdir()
-    link.symlink_to(theirs)
-    real = os.path.realpath
-
-    def exchanged(path: str) -> str:
-        found = real(path)
-        if path == str(link):
-            link.unlink()
-            link.symlink_to(safe if found == str(theirs) else theirs)
-        return found
-
-    monkeypatch.setenv("TMPDIR", str(link))
-    monkeypatch.setattr(start, "TEMPORARY", (str(safe),))
-    monkeypatch.setattr(os.path, "realpath", exchanged)
-    path = start.write_copy(content, digest_of(content), "x", "-")
-    start.remove_copy(path)
-    assert Path(path).parents[1] == safe
-
-
 @pytest.mark.root
-def test_a_temporary_folder_that_another_user_can_exchange_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = zipped()
-    theirs, shared, safe = tmp_path / "theirs" / "tmp", tmp_path / "shared" / "tmp", tmp_path / "safe"
-    for folder in (theirs, shared, safe):
-        folder.mkdir(parents=True)
-    os.chown(theirs.parent, 65534, 65534)
-    shared.parent.chmod(0o777)
-    safe.chmod(0o1777)
-    for unsafe in (theirs.parent, theirs, shared.parent, shared):
-        monkeypatch.setenv("TMPDIR", str(unsafe))
-        monkeypatch.setattr(start, "TEMPORARY", (str(safe),))
-        path = start.write_copy(content, digest_of(content), "x", "-")
-        start.remove_copy(path)
-        assert Path(path).parents[1] == safe
-
-
-@pytest.mark.root
-def test_a_folder_on_the_file_system_of_a_neighbor_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_on_the_file_system_of_a_neighbor_is_refused(tmp_path: Path) -> None:
     """It shows what it likes as ours: Python would run the code of the neighbor in place of the copy."""
-    content, theirs, safe = zipped(), tmp_path / "theirs", tmp_path / "safe"
+    content, theirs = zipped(), tmp_path / "theirs"
     theirs.mkdir(mode=0o700)
-    safe.mkdir()
     parts = parts_in(tmp_path / "parts", content)
-    monkeypatch.setattr(start, "TEMPORARY", (str(safe),))
     with mounted(theirs, shown_owner=os.geteuid(), name="tmp"):
         for folder in (theirs, theirs / "new"):
-            monkeypatch.setenv("TMPDIR", str(folder))
-            path = start.write_copy(content, digest_of(content), "x", "-")
-            start.remove_copy(path)
-            assert Path(path).parents[1] == safe
             said = refused(started(digest_of(content), str(folder), *parts, "--", "run", cwd=tmp_path))
             shown = f"{theirs} is on a file system of user {NEIGHBOR}, who decides what it shows"
             assert said == f"cannot be kept in {folder} ({shown}); name another one.\n"
@@ -267,21 +197,26 @@ def test_a_bundle_that_is_exchanged_after_the_check_is_not_run(tmp_path: Path, m
     assert (tmp_path / "copy" / "seatrial.pyz").read_bytes() == content
 
 
-def test_a_copy_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+def limited(limit: str, folder: str, tmp_path: Path) -> str:
+    """Start a bundle of 200 KB with a limit of the shell, and return the sentence of the refusal."""
     content = zipped("x = 1\n" * 40_000)
     assert len(content) > 200_000
-    (tmp_path / "tmp").mkdir()
     (tmp_path / "bundle").write_bytes(content)
-    limited = 'ulimit -f 100; exec "$@"'
-    words = [sys.executable, start.__file__, digest_of(content), "-", str(tmp_path / "bundle"), "--", "run"]
-    environ = {"TMPDIR": str(tmp_path / "tmp")}
-    done = subprocess.run(
-        ["sh", "-c", limited, "sh", *words], env=environ, capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (
-        refused(done) == f"cannot be written to {tmp_path / 'tmp'} (File too large); free space there, or set TMPDIR.\n"
-    )
-    assert list((tmp_path / "tmp").iterdir()) == []
+    words = [sys.executable, start.__file__, digest_of(content), folder, str(tmp_path / "bundle"), "--", "run"]
+    argv = ["sh", "-c", f'{limit}; exec "$@"', "sh", *words]
+    return refused(subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False))
+
+
+def test_a_copy_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    said = limited("ulimit -f 100", str(folder), tmp_path)
+    assert said == f"cannot be written to {folder} (File too large); free space there.\n"
+    assert list(folder.iterdir()) == []
+
+
+def test_a_copy_that_memory_does_not_take_is_refused(tmp_path: Path) -> None:
+    said = limited("ulimit -f 100", "-", tmp_path)
+    assert said == "cannot be kept in memory (File too large); look at the limits of this host (ulimit -a).\n"
 
 
 @pytest.mark.parametrize("version", ["3, 9", "3, 6"])
@@ -323,45 +258,61 @@ def agent(pyz: Path, cwd: Path, control: str) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_an_agent_runs_from_its_own_copy_and_removes_it(pyz: Path, tmp_path: Path) -> None:
+@contextlib.contextmanager
+def joining(pyz: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], socket.socket]]:
+    """Start an agent; yield it with its connection, to which nobody has answered yet."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(20)
         process = agent(pyz, tmp_path, f"127.0.0.1:{server.getsockname()[1]}")
         try:
             connection, _ = server.accept()
-            (folder,) = (tmp_path / "tmp").iterdir()
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
-            assert words[1:4] == [f"{folder}/seatrial.pyz", "-m", "seatrial.agent.agent_main"]
-            assert (folder / "seatrial.pyz").read_bytes() == pyz.read_bytes()
-            # The conductor closes without an answer: the agent gives up.
-            connection.close()
             server.close()
-            output, _ = process.communicate(timeout=30)
+            with connection:
+                yield process, connection
         finally:
             process.kill()
             process.wait()
+
+
+def test_the_copy_of_an_agent_has_no_name_that_others_could_take(pyz: Path, tmp_path: Path) -> None:
+    with joining(pyz, tmp_path) as (process, connection):
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode().split("\0")
+        assert re.fullmatch(r"/proc/self/fd/1\d{3}", words[1])
+        assert words[2:4] == ["-m", "seatrial.agent.agent_main"]
+        assert list((tmp_path / "tmp").iterdir()) == []
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        copy = Path(words[1].replace("self", child))
+        assert os.readlink(copy) == "/memfd:seatrial (deleted)"
+        assert copy.read_bytes() == pyz.read_bytes()
+        # The conductor closes without an answer: the agent gives up.
+        connection.close()
+        output, _ = process.communicate(timeout=30)
     assert process.returncode == 3, output
     assert "found no controller of its job" in output
-    assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_an_agent_that_gets_sigterm_removes_its_copy(pyz: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(20)
-        process = agent(pyz, tmp_path, f"127.0.0.1:{server.getsockname()[1]}")
-        try:
-            connection, _ = server.accept()
-            assert len(list((tmp_path / "tmp").iterdir())) == 1
-            process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=30)
-            connection.close()
-        finally:
-            process.kill()
-            process.wait()
+def test_an_agent_that_gets_sigterm_before_it_has_joined_says_so(pyz: Path, tmp_path: Path) -> None:
+    with joining(pyz, tmp_path) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=30)
     assert process.returncode == 3, output
     assert "signal 15 ended this agent before it had joined a run" in output
-    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("limit", ["", "ulimit -n 40; "])
+def test_a_process_of_a_copy_in_memory_imports_from_it(pyz: Path, tmp_path: Path, limit: str) -> None:
+    """As a rank that an agent starts after weeks: a folder among temporary files may be a neighbor's by then."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.99.0'\n")
+    python = os.path.realpath(sys.executable)  # without the packages of the tests, of which seatrial is one
+    request = {"device": "cpu", "backend": "gloo", "nproc_per_node": 1, "oversubscribe": False, "of_torch": True}
+    survey = [*start_argv(python, str(pyz)), "-m", "seatrial.targets.ssh.survey", json.dumps(request)]
+    argv = ["sh", "-c", f'{limit}exec "$@"', "sh", *survey]
+    environ = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(argv, cwd="/", env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"torch": "2.99.0"' in done.stdout
 
 
 def test_a_changed_copy_is_not_started(pyz: Path, tmp_path: Path) -> None:
@@ -372,4 +323,3 @@ def test_a_changed_copy_is_not_started(pyz: Path, tmp_path: Path) -> None:
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 3
     assert f"the bundle {tmp_path}/seatrial.pyz has the SHA-256 {digest_of(bytes(changed))}, and" in output
-    assert list((tmp_path / "tmp").iterdir()) == []

@@ -16,7 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seatrial.files import open_run_folder, umask_of_process
-from seatrial.start import TEMPORARY, ForeignError, possible_exchange, status_of, user_outside, without_links
+from seatrial.start import ForeignError, status_of, trusted_users, user_outside, way_to, without_links
+
+TEMPORARY = ("/tmp", "/var/tmp")
+"""Where a host keeps temporary files, besides TMPDIR."""
 
 _DEFAULT_ACL = "system.posix_acl_default"
 _ACL_HEAD_BYTES = 4
@@ -119,6 +122,19 @@ def passing_file(suffix: str) -> Iterator[str]:
                 os.rmdir(place)
     finally:
         os.close(folder)
+
+
+def possible_exchange(folder: str) -> str:
+    """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
+    for name, fd, user, _ in way_to(folder):
+        if user:
+            raise ForeignError(name, user)
+        status = os.fstat(fd)
+        if status.st_uid not in trusted_users(name):
+            return f"{name} belongs to user {status.st_uid}"
+        if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+            return f"other users can write to {name}"
+    return ""
 
 
 def own_temporary_folder() -> str:

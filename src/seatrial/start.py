@@ -3,9 +3,12 @@
     python3 start.py SHA256 FOLDER PART... [-- ARGUMENT...]
 
 The parts, joined in this order, must have this SHA-256. FOLDER holds the copy; the script makes it if it does not
-exist, and refuses one that other users can read or write. ``-`` means a new folder in TMPDIR, /tmp or /var/tmp. The
-bundle removes that folder when it ends (SEATRIAL_COPY, ``environment/self_location.py``); a process that is killed
-leaves it behind. Without ``--`` the script makes the copy and starts nothing.
+exist, and refuses one that other users can read or write. Without ``--`` the script makes the copy and starts nothing.
+
+``-`` means a copy in memory. It has no name: however long it runs, nobody can put another one in its place, as in that
+of a folder among temporary files that a host has cleaned up, and nothing is left of it when its processes have ended.
+Python starts from ``/proc/self/fd/N``, and each process that loads the bundle later inherits this descriptor
+(``environment/self_location.py``).
 
 This file is sent as text and imports nothing of seatrial. A Python that is too old can still parse it. When the script
 cannot start anything, it prints one sentence and ends with exit code 3.
@@ -13,6 +16,7 @@ cannot start anything, it prints one sentence and ends with exit code 3.
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -22,9 +26,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 _NAME = "seatrial.pyz"
 _OLDEST_PYTHON = (3, 10)
-TEMPORARY = ("/tmp", "/var/tmp")
 _MOST_BYTES = 64 << 20
 """A hundred times the size of the bundle."""
+_MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
+"""The Pythons of conda and uv are built where os gets none of these, and run where the C library has memfd_create."""
+_DESCRIPTOR = 1000
+"""The least number of the copy's descriptor, where the limit of open files allows it. A Python without the copy finds
+the number in its PYTHONPATH, too, and must not have another file there."""
 _MAX_LINKS = 40
 """The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
 _MOST_NAMES = 500
@@ -64,10 +72,13 @@ def main(words: "list[str]") -> int:
     end = words.index("--") if "--" in words else len(words)
     parts = words[2:end]
     source = parts[0] if len(parts) == 1 else f"{parts[0]} to {parts[-1]}"
-    path = write_copy(b"".join(map(_read, parts)), sha256, source, folder)
+    content = b"".join(map(_read, parts))
+    if folder == "-":
+        path = f"/proc/self/fd/{copy_in_memory(content, sha256, source)}"
+    else:
+        path = _write_copy(content, sha256, source, folder)
     if end < len(words):
-        private = {"SEATRIAL_COPY": os.path.dirname(path)} if folder == "-" else {}
-        environ = {**os.environ, **absolute_entries(os.environ), **private}
+        environ = {**os.environ, **absolute_entries(os.environ)}
         os.execve(sys.executable, [sys.executable, path, *words[end + 1 :]], environ)
     return 0
 
@@ -101,11 +112,42 @@ def _is_found_by_loader(name: str, entry: str) -> bool:
     return name in ("LD_AUDIT", "LD_PRELOAD") and entry != "" and "/" not in entry
 
 
-def write_copy(content: bytes, sha256: str, source: str, folder: str) -> str:
-    """Write the content to a file that no other user can change, and return its path. Raises SystemExit.
+def copy_in_memory(content: bytes, sha256: str, source: str) -> int:
+    """Return the descriptor of a copy in memory, which processes that are started inherit. Raises SystemExit.
 
-    ``source``: the origin of the content, for messages. ``folder``: as on the command line.
+    ``source``: the origin of the content, for messages.
     """
+    _require(content, sha256, source)
+    try:
+        fd = memory_file(content)
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD, min(_DESCRIPTOR, os.sysconf("SC_OPEN_MAX") - 1))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise _refusal(
+            f"cannot be kept in memory ({error.strerror}); look at the limits of this host (ulimit -a)"
+        ) from None
+
+
+def _write_copy(content: bytes, sha256: str, source: str, folder: str) -> str:
+    """Write the content to a file that no other user can change, and return its path. Raises SystemExit."""
+    _require(content, sha256, source)
+    path = os.path.join(_private_folder(folder), _NAME)
+    try:
+        if os.path.lexists(path):
+            os.unlink(path)
+        with open(path, "xb", opener=_open_private) as file:
+            file.write(content)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise _refusal(f"cannot be written to {folder} ({error.strerror}); free space there") from None
+    return path
+
+
+def _require(content: bytes, sha256: str, source: str) -> None:
+    """Raise SystemExit for another content, and where this Python or this user cannot run it."""
     reason = refusal_of_number()
     if reason:
         raise _refusal(reason)
@@ -118,29 +160,28 @@ def write_copy(content: bytes, sha256: str, source: str, folder: str) -> str:
             f"{source} has the SHA-256 {actual}, and {sha256} was expected; it was changed or truncated on the"
             " way; start the run again"
         )
-    private = _new_folder() if folder == "-" else _private_folder(folder)
-    path = os.path.join(private, _NAME)
+
+
+def memory_file(content: bytes = b"") -> int:
+    """Return the descriptor of a new file in memory with this content, which no process inherits yet. Each opening of
+    /proc/self/fd/N begins at its first byte. Raises OSError.
+    """
+    import ctypes  # A Python that is too old may lack it, and is to say so.
+
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "memfd_create"):  # glibc before 2.27
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    fd: int = library.memfd_create(b"seatrial", _MFD_CLOEXEC | _MFD_ALLOW_SEALING)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    rest = memoryview(content)
     try:
-        if os.path.lexists(path):
-            os.unlink(path)
-        with open(path, "xb", opener=_open_private) as file:
-            file.write(content)
-    except OSError as error:
-        remove_copy(path)
-        parent = os.path.dirname(private) if folder == "-" else private
-        raise _refusal(f"cannot be written to {parent} ({error.strerror}); free space there, or set TMPDIR") from None
-    except BaseException:
-        remove_copy(path)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError:
+        os.close(fd)
         raise
-    return path
-
-
-def remove_copy(path: str) -> None:
-    """Remove a copy and its folder. It is no error if they do not exist."""
-    with contextlib.suppress(OSError):
-        os.unlink(path)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(path))
+    return fd
 
 
 def _read(part: str) -> bytes:
@@ -163,28 +204,6 @@ def _read(part: str) -> bytes:
 def _open_private(path: str, flags: int) -> int:
     """Open a new file (``x``) that only this user can read and write, without following a link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
-def _new_folder() -> str:
-    refused = []
-    for parent in filter(None, (os.environ.get("TMPDIR"), *TEMPORARY)):
-        try:
-            # Once: who can exchange a link on the way must not have one folder checked, and another one used.
-            folder = without_links(parent)
-            name = os.path.join(folder, "seatrial-" + os.urandom(8).hex())
-            if os.pathsep in name:
-                # The bundle puts its path into PYTHONPATH, where this character separates paths.
-                refused.append(f"{parent} contains {os.pathsep!r}")
-                continue
-            exchanged_by = possible_exchange(folder)
-            if exchanged_by:
-                refused.append(exchanged_by)
-                continue
-            os.mkdir(name, 0o700)
-            return name
-        except OSError as error:
-            refused.append(f"{parent}: {error.strerror}")
-    raise _refusal(f"finds no temporary folder ({'; '.join(refused)}); set TMPDIR to one that only you can write to")
 
 
 def trusted_users(path: str = "/", owners: "Collection[int]" = ()) -> "set[int]":
@@ -430,19 +449,6 @@ def without_links(path: str) -> str:
         if user:
             raise ForeignError(name, user)
     return name
-
-
-def possible_exchange(folder: str) -> str:
-    """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
-    for name, fd, user, _ in way_to(folder):
-        if user:
-            raise ForeignError(name, user)
-        status = os.fstat(fd)
-        if status.st_uid not in trusted_users(name):
-            return f"{name} belongs to user {status.st_uid}"
-        if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
-            return f"other users can write to {name}"
-    return ""
 
 
 def _private_folder(folder: str) -> str:

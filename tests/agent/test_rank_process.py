@@ -14,10 +14,12 @@ from typing import Any, cast
 import pytest
 
 from seatrial.agent.rank_process import RankProcess
+from seatrial.environment import self_location
 from seatrial.probe.process import read_process
 from seatrial.protocol.commands import StartRank
 from seatrial.protocol.events import ExitEvent
 from seatrial.protocol.wire import Decoder, encode
+from seatrial.util import memory_file
 
 StartStandIn = Callable[..., RankProcess]
 
@@ -319,6 +321,17 @@ def test_signals_to_all_processes_of_a_job_end_no_rank_that_starts(start_stand_i
     script = RankProcess(0, 0, os.environ, io.BytesIO(), argv=argv, watched=False)
     assert _ended(script)["last_lines"] == ["0"]
     script.close()
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_our_own_ranks_alone_inherit_a_bundle_in_memory(watched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = memory_file.create(b"code")
+    monkeypatch.setattr(self_location, "BUNDLE_FDS", (bundle,))
+    look = f"import os; print(os.path.realpath('/proc/self/fd/{bundle}') == '/memfd:seatrial (deleted)')"
+    program = RankProcess(0, 0, os.environ, io.BytesIO(), argv=[sys.executable, "-c", look], watched=watched)
+    os.close(bundle)
+    assert _ended(program)["last_lines"] == [str(watched)]
+    program.close()
 
 
 def test_the_real_worker_reports_its_rank_and_stack_and_quits() -> None:

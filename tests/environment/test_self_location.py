@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,14 @@ def test_a_program_of_the_user_sees_what_the_user_has_set(before: dict[str, str]
     with_ours = {**before, **import_variables(before, bundle)}
     assert with_ours["PYTHONSAFEPATH"], "or else the folder where the user stands would come first"
     assert without_import_variables(with_ours, bundle) == before
+
+
+def test_each_python_of_ours_inherits_a_bundle_without_a_name() -> None:
+    starts = re.compile(r"subprocess\.(?:Popen|run)\((?:.*\n){0,12}?.*\b(?:module_argv|import_variables)\(")
+    texts = {path.stem: path.read_text() for path in Path(seatrial.__file__).parent.rglob("*.py")}
+    found = {name for name, text in texts.items() if starts.search(text)}
+    assert found >= {"rank_process", "node_process", "torch_install", "train_spawn"}
+    assert {name for name in found if "BUNDLE_FDS" not in texts[name]} == set()
 
 
 def test_our_own_interpreter_is_called_as_anybody_would(monkeypatch: pytest.MonkeyPatch) -> None:

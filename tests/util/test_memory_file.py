@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from by_day import by_day
 
+from seatrial import start
 from seatrial.util import memory_file
 
 _OF_CONDA = """
@@ -69,6 +70,6 @@ def test_a_file_that_lacks_its_end_is_none() -> None:
 
 
 def test_a_system_that_makes_none_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_file, "_MFD_CLOEXEC", 1 << 20)
+    monkeypatch.setattr(start, "_MFD_CLOEXEC", 1 << 20)
     with pytest.raises(OSError, match="Invalid argument"):
         memory_file.create()

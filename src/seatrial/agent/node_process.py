@@ -34,6 +34,7 @@ class NodeProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
+                pass_fds=self_location.BUNDLE_FDS,
                 env={**environ, "SEATRIAL_AGENT_PID": str(os.getpid())},
             )
         assert self._process.stdin is not None and self._process.stdout is not None

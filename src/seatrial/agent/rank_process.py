@@ -111,6 +111,7 @@ class RankProcess:
         for fd in (self._stack_read, stack_write):
             os.set_blocking(fd, False)
         passed = {"EVENT": event_write, "PHASE": self._phase_fd, "STACK": stack_write} if watched else {}
+        inherited = (*passed.values(), *launcher_fds(environ), *(self_location.BUNDLE_FDS if watched else ()))
         child = [sys.executable, "-I", "-S", "-c", _CHILD, str(os.getpid())]
         # Neither the signal for stacks nor the other one has a handler yet; those of a script are its own.
         with those_for_ranks_held_back() if watched else contextlib.nullcontext():
@@ -123,7 +124,7 @@ class RankProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=cwd,
-                pass_fds=(*passed.values(), *launcher_fds(environ)),
+                pass_fds=inherited,
                 env={
                     **environ,
                     **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},

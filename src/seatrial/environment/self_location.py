@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -14,6 +15,9 @@ _ARCHIVE = getattr(seatrial.__loader__, "archive", None)
 BUNDLE_PATH: str | None = None if _ARCHIVE is None else os.path.abspath(_ARCHIVE)
 """Absolute path of the bundle that runs; None for an installation. Computed at import, before the working folder can
 change."""
+_IN_MEMORY = re.fullmatch(r"/proc/self/fd/([0-9]{1,9})", BUNDLE_PATH or "")
+BUNDLE_FDS: tuple[int, ...] = (int(_IN_MEMORY[1]),) if _IN_MEMORY else ()
+"""The descriptor of a bundle without a name (``start.py``), for ``pass_fds`` of each process that imports seatrial."""
 
 _MARK = "seatrial"
 """Our value of PYTHONSAFEPATH, which any text switches on; it differs from a value that a user sets."""
@@ -26,8 +30,8 @@ _RUN_MODULE = (
 
 
 def import_variables(environ: Mapping[str, str], bundle: str | None = BUNDLE_PATH) -> dict[str, str]:
-    """Return the variables that a Python process needs, in addition to ``environ``, to import what this process
-    imports."""
+    """Return the variables that a Python process needs, in addition to ``environ`` and ``BUNDLE_FDS``, to import what
+    this process imports."""
     # A torch.py or random.py in the working folder must not be imported in place of the real one.
     variables = {"PYTHONSAFEPATH": environ.get("PYTHONSAFEPATH") or _MARK}
     before = environ.get("PYTHONPATH", "")
@@ -59,26 +63,14 @@ def module_argv(python: str, module: str) -> tuple[str, ...]:
 def run_module() -> None:
     """Run a module of the bundle as a program: ``python3 seatrial.pyz -m MODULE [ARGUMENT]...``.
 
-    The working folder is not in its path, and the processes that it starts find the bundle. A private copy that the
-    start script has made for this process alone (SEATRIAL_COPY, ``start.py``) is removed at its end.
+    The working folder is not in its path, and the processes that it starts find the bundle.
     """
     import runpy  # No other process needs it.
 
     module = sys.argv.pop(2)
     del sys.argv[1]
     os.environ.update(import_variables(os.environ))
-    folder = os.environ.pop("SEATRIAL_COPY", None)
-    is_private = BUNDLE_PATH is not None and os.path.dirname(BUNDLE_PATH) == folder
-    if is_private:
-        # Its default would leave the copy; the module may set another one.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    finally:
-        if is_private and BUNDLE_PATH is not None:
-            from seatrial import start
-
-            start.remove_copy(BUNDLE_PATH)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def command_line() -> str:

@@ -73,6 +73,7 @@ def find_torch(python: str) -> TorchInstall:
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
+            pass_fds=self_location.BUNDLE_FDS,
             check=False,
         )
         answer = json.loads(done.stdout)

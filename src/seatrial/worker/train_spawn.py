@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from seatrial.environment.self_location import import_variables, module_argv
+from seatrial.environment.self_location import BUNDLE_FDS, import_variables, module_argv
 from seatrial.util.job_signals import STOPPING, collector, handled, unless_ignored
 from seatrial.util.streams import write_line
 from seatrial.worker.parent import SPAWNED_BY
@@ -49,6 +49,7 @@ def _start(spec: TrainSpec, node: Spawn, local_rank: int) -> subprocess.Popen[by
     return subprocess.Popen(
         [*module_argv(sys.executable, "seatrial.worker.train_main"), replace(spec, spawn=None).to_json()],
         stdin=subprocess.DEVNULL,
+        pass_fds=BUNDLE_FDS,
         env={
             **os.environ,
             **import_variables(os.environ),

@@ -1,8 +1,8 @@
 """The first program on a host that ssh reaches. It is sent as text, after the start script (``start.py``).
 
-Standard input brings one line of JSON, then the bundle, then the messages of the conductor. The program makes a private
-copy of the bundle, starts the module that the JSON names, passes messages on in both directions, and always removes the
-copy. The end of standard input means that the controller is gone; the agent is ended then.
+Standard input brings one line of JSON, then the bundle, then the messages of the conductor. The program keeps the
+bundle in memory, starts the module that the JSON names, and passes messages on in both directions. The end of standard
+input means that the controller is gone; the agent is ended then.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ _MAX_UNSENT_BYTES = 1 << 20
 
 def receive_bundle(
     stream: BinaryIO,
-    write_copy: Callable[[bytes, str, str, str], str],
-    remove_copy: Callable[[str], None],
+    copy_in_memory: Callable[[bytes, str, str], int],
     trusted_users: Callable[[str, list[int]], set[int]],
     way_to: Callable[[str], Iterator[tuple[str, int, int, bool]]],
     absolute_entries: Callable[[Mapping[str, str]], dict[str, str]],
@@ -44,20 +43,17 @@ def receive_bundle(
     header = json.loads(stream.readline())
     for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
         signal.signal(number, lambda *_, code=code: sys.exit(code))
-    path = write_copy(_read(stream, header["size"]), header["sha256"], "that came by ssh", "-")
-    try:
-        argv = [sys.executable, path, "-m", *header["module"]]
-        environ = {**os.environ, **header["env"]}
-        # An empty or relative entry would mean the home folder, and then the folder of the run.
-        environ |= absolute_entries(environ)
-        if "folder" not in header:
-            return subprocess.run(
-                argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False
-            ).returncode
-        _enter(header["folder"], trusted_users, way_to)
-        return _run_agent(argv, environ, header.get("devices"))
-    finally:
-        remove_copy(path)
+    copy = copy_in_memory(_read(stream, header["size"]), header["sha256"], "that came by ssh")
+    argv = [sys.executable, f"/proc/self/fd/{copy}", "-m", *header["module"]]
+    environ = {**os.environ, **header["env"]}
+    # An empty or relative entry would mean the home folder, and then the folder of the run.
+    environ |= absolute_entries(environ)
+    if "folder" not in header:
+        return subprocess.run(
+            argv, env=environ, stdin=subprocess.DEVNULL, timeout=_SURVEY_S, check=False, pass_fds=[copy]
+        ).returncode
+    _enter(header["folder"], trusted_users, way_to)
+    return _run_agent(argv, environ, header.get("devices"), copy)
 
 
 def _enter(
@@ -100,10 +96,11 @@ def _read(stream: BinaryIO, size_bytes: int) -> bytes:
     return content
 
 
-def _run_agent(argv: list[str], environ: dict[str, str], devices: Any) -> int:
+def _run_agent(argv: list[str], environ: dict[str, str], devices: Any, copy: int) -> int:
     """Run the agent until it ends or the connection does. Return its exit code, 128 + N after signal N.
 
-    ``devices``: as for ``share_of_devices`` where several nodes share this host, else None.
+    ``devices``: as for ``share_of_devices`` where several nodes share this host, else None. ``copy``: the descriptor of
+    the bundle.
     """
     if devices is not None:
         environ.update(share_of_devices(devices, environ))
@@ -115,7 +112,7 @@ def _run_agent(argv: list[str], environ: dict[str, str], devices: Any) -> int:
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=2,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[copy, theirs.fileno()],
             start_new_session=True,
         )
     try:

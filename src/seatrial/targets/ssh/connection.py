@@ -28,7 +28,7 @@ _BOOT = (
     f' sys.stderr.write("{STARTED}\\n"); s = open(0, "rb", 0); t = s.readline();'
     f' b"The start script" in t[:40] or sys.exit("{CUT}"); g = {{"__name__": "bootstrap"}};'
     " [exec(x, g) for x in eval(t)];"
-    ' n = ["write_copy", "remove_copy", "trusted_users", "way_to", "absolute_entries"];'
+    ' n = ["copy_in_memory", "trusted_users", "way_to", "absolute_entries"];'
     ' sys.exit(g["receive_bundle"](s, *[g[x] for x in n]))'
 )
 

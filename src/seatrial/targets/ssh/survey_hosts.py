@@ -30,8 +30,8 @@ HostKey = tuple[str, str | None, int | None]
 
 _ANSWER_S = 60.0
 """The time in which a host answers: a Python on a slow shared disk needs most of it to import torch."""
-_CLEAN_UP_S = 3.0
-"""The time in which a host that has answered removes its copy of the bundle."""
+_END_S = 3.0
+"""The time in which Python ends on a host that has answered."""
 _KILLED_S = 2.0
 """The wait for all that were killed."""
 _POLL_S = 0.02
@@ -311,7 +311,7 @@ class _SurveyProcess:
         output, _ = self._received()
         if self._answered_at is None and self._answer(output) is not None:
             self._answered_at = time.monotonic()
-        return self._answered_at is None or time.monotonic() < self._answered_at + _CLEAN_UP_S
+        return self._answered_at is None or time.monotonic() < self._answered_at + _END_S
 
     def end(self) -> None:
         """Kill ssh if it still runs: the host has answered, or has not answered in time."""

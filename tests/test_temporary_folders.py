@@ -1,0 +1,84 @@
+"""Folders among temporary files that no other user can use, or put another one in the place of."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from neighbor_mount import NEIGHBOR, mounted
+
+from seatrial import folders, start
+
+
+def _use(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let these be where temporary files are, TMPDIR first."""
+    monkeypatch.setattr(tempfile, "tempdir", str(places[0]))
+    monkeypatch.setattr(folders, "TEMPORARY", tuple(map(str, places[1:])))
+
+
+def test_a_temporary_folder_open_to_others_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unsafe, none, sticky = tmp_path / "unsafe", tmp_path / "none", tmp_path / "sticky"
+    for folder, mode in ((unsafe, 0o777), (sticky, 0o1777)):
+        folder.mkdir()
+        folder.chmod(mode)
+    _use([unsafe, none, sticky], monkeypatch)
+    assert Path(folders.own_temporary_folder()).parent == Path(folders.new_temporary_folder()).parent == sticky
+    assert list(unsafe.iterdir()) == []
+    _use([unsafe, none], monkeypatch)
+    said = f"other users can write to {unsafe}; {none}: No such file or directory"
+    with pytest.raises(folders.NotPrivateError, match=re.escape(said)):
+        folders.own_temporary_folder()
+
+
+def test_the_folder_that_was_looked_at_is_the_one_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user exchanges a link on the way to TMPDIR between any two of our looks at it."""
+    link, theirs, safe = tmp_path / "link", tmp_path / "theirs", tmp_path / "safe"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    safe.mkdir()
+    link.symlink_to(theirs)
+    real = start.without_links
+
+    def exchanged(path: str) -> str:
+        found = real(path)
+        if path == str(link):
+            link.unlink()
+            link.symlink_to(safe if found == str(theirs) else theirs)
+        return found
+
+    _use([link, safe], monkeypatch)
+    monkeypatch.setattr(folders, "without_links", exchanged)
+    assert Path(folders.own_temporary_folder()).parent == safe
+
+
+@pytest.mark.root
+def test_a_temporary_folder_that_another_user_can_exchange_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, shared, safe = tmp_path / "theirs" / "tmp", tmp_path / "shared" / "tmp", tmp_path / "safe"
+    for folder in (theirs, shared, safe):
+        folder.mkdir(parents=True)
+    os.chown(theirs.parent, 65534, 65534)
+    shared.parent.chmod(0o777)
+    safe.chmod(0o1777)
+    for unsafe in (theirs.parent, theirs, shared.parent, shared):
+        _use([unsafe, safe], monkeypatch)
+        assert Path(folders.own_temporary_folder()).parent == safe
+
+
+@pytest.mark.root
+def test_no_folder_on_the_file_system_of_a_neighbor_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows what it likes as ours."""
+    theirs, safe = tmp_path / "theirs", tmp_path / "safe"
+    theirs.mkdir(mode=0o700)
+    safe.mkdir()
+    with mounted(theirs, shown_owner=os.geteuid(), name="tmp"):
+        for folder in (theirs, theirs / "new"):
+            _use([folder, safe], monkeypatch)
+            assert Path(folders.own_temporary_folder()).parent == safe
+        _use([theirs], monkeypatch)
+        with pytest.raises(folders.NotPrivateError, match=f"file system of user {NEIGHBOR}"):
+            folders.own_temporary_folder()
