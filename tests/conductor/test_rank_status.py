@@ -377,6 +377,29 @@ def test_ranks_ask_their_store_where_a_stack_shows_that_they_wait() -> None:
     assert found == []
 
 
+_COLLECTIVE = re.compile(r"dist\.(?:all_reduce|all_gather|broadcast|reduce|gather|scatter|send|recv)\b")
+_READ = re.compile(r"\.(?:item|tolist|cpu)\(|torch\.equal\(")
+
+
+def test_ranks_read_what_others_send_where_a_stack_shows_that_they_wait() -> None:
+    """On a GPU a collective returns at once, and who reads its result waits for the others in a frame of our code."""
+    root = Path(seatrial.__file__).parent
+    found, num_awaited = [], 0
+    for path in sorted(file for package in ("checks", "rank", "training") for file in (root / package).rglob("*.py")):
+        for name, body in _functions(path):
+            sent = None
+            for line in body.splitlines():
+                if "synchronize(" in line:
+                    num_awaited += sent is not None
+                    sent = None
+                elif sent and _READ.search(line):
+                    found.append(f"{path.relative_to(root)}: {name}: {line.strip()} after {sent}")
+                elif _COLLECTIVE.search(line) and "wait_for_others" not in line:
+                    sent = line.strip()
+    assert found == []
+    assert num_awaited >= 5, "the search finds nothing"
+
+
 def _functions(path: Path) -> Iterator[tuple[str, str]]:
     source = path.read_text()
     for node in ast.walk(ast.parse(source)):

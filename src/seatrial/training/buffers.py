@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from seatrial.training.step_clock import synchronize
+
 
 def gather_buffers(model: nn.Module, group: dist.ProcessGroup) -> Tensor:
     """Return all buffers of all ranks, float64 of shape (ranks, numbers), on the model's device.
@@ -29,6 +31,7 @@ def gather_buffers(model: nn.Module, group: dist.ProcessGroup) -> Tensor:
     own = torch.cat([buffer.detach().double().flatten() for buffer in buffers])
     rows = [torch.empty_like(own) for _ in range(group.size())]
     dist.all_gather(rows, own, group=group)
+    synchronize(own.device)
     return torch.stack(rows)
 
 

@@ -36,6 +36,6 @@ def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.P
                 counts[1] += len(labels)
     strategy.model.train()
     dist.all_reduce(counts, group=group)
-    synchronize(batches.device)  # in this frame, so that a stack shows where a rank on a GPU waits for the others
+    synchronize(batches.device)
     num_correct, num_evaluated = counts.tolist()
     return num_correct, num_evaluated

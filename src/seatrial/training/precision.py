@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from seatrial.training.recipe import Recipe
+from seatrial.training.step_clock import synchronize
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _ORDINARY = 1000.0
@@ -52,6 +53,7 @@ class LossScale:
         # The number of ranks with an overflow: int64, a type that every backend can sum.
         bad = torch.stack([~torch.stack(flags).all()]).long()
         dist.all_reduce(bad, group=group)
+        synchronize(bad.device)
         if int(bad.item()):
             self.factor /= 2
             self._good_steps = 0

@@ -24,6 +24,7 @@ from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
 from seatrial.training.plain_pickle import RefusedContentError
 from seatrial.training.precision import LossScale
 from seatrial.training.recipe import Recipe
+from seatrial.training.step_clock import synchronize
 from seatrial.training.strategies.strategy import Strategy
 
 _MAY_CHANGE = (
@@ -215,6 +216,7 @@ def find_state(
     if content is not None:
         size[0] = content.numel()
     dist.all_reduce(size, group=group)
+    synchronize(device)
     size_bytes = int(size.item())
     if size_bytes == 0 and not (content is not None and content.numel()):
         return None
@@ -223,6 +225,7 @@ def find_state(
     content_everywhere = torch.zeros(size_bytes, dtype=torch.uint8) if content is None else content.clone()
     content_everywhere = content_everywhere.to(device)
     dist.all_reduce(content_everywhere, group=group)
+    synchronize(device)
     arrived = content_everywhere.cpu()
     if content is not None and not torch.equal(arrived, content):
         raise DisturbedError("the checkpoint that rank 0 has sent arrives changed; test the links between the ranks.")
@@ -387,6 +390,7 @@ def _on_rank_0(
             failure = error
     flag = torch.tensor([int(failure is not None)], device=device)
     dist.all_reduce(flag, group=group)
+    synchronize(device)
     if failure is not None:
         raise failure
     if int(flag.item()) and group.rank() == 0:

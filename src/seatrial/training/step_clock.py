@@ -69,7 +69,10 @@ class StepClock:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished all queued work."""
+    """Wait until the device has finished all queued work.
+
+    After a collective, before its result is read: in this frame a stack shows that a rank waits for the others.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

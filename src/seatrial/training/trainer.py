@@ -296,6 +296,7 @@ def _gather_times(
     table = torch.zeros(group.size(), len(values), dtype=torch.float64, device=device)
     table[group.rank()] = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(table, group=group)
+    synchronize(device)
     names = [field.name for field in fields(StepTimes)]
     rows = [row for row in table.tolist() if all(0 <= value <= _LONGEST_S for value in row)]
     return tuple(StepTimes(**dict(zip(names, row, strict=False))) for row in rows), max(

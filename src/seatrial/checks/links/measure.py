@@ -398,6 +398,7 @@ class _RoundOnFabric:
                 dist.send(self._word, source_index)
             if not is_last:
                 dist.recv(self._word, source_index)
+                self._context.device.synchronize()
                 number = int(self._word.item())
                 if not _LEAST_TRANSFERS <= number <= max(_LEAST_TRANSFERS, self._request["repeats"]):
                     raise RuntimeError(f"{number} transfers were announced, which nobody asked for")

@@ -41,6 +41,7 @@ def data_is_ready(context: Context, params: Params) -> bool:
     most = torch.tensor([failed, -failed, *bounds], dtype=torch.int64, device=context.device.torch)
     context.phase("compare data")
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=context.group)
+    context.device.synchronize()
     any_failed, none_passed, largest, negative_least = most.tolist()
     if none_passed == -1:
         raise RequestError(fault)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from seatrial.training.precision import local
+from seatrial.training.step_clock import synchronize
 from seatrial.training.strategies.strategy import OptimizerState
 
 
@@ -149,4 +150,5 @@ def _whole(own: Tensor | None, part: Part, shape: torch.Size, dtype: torch.dtype
     if own is not None and part.positions is not None:
         whole[part.positions.to(device)] = local(own).flatten()
     dist.all_reduce(whole.view(torch.uint8), group=part.group)
+    synchronize(device)
     return whole.cpu().view(shape)
