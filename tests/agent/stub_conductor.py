@@ -18,7 +18,7 @@ from seatrial.protocol.wire import Decoder, encode
 __all__ = ["TOKEN", "AnyJob", "StubConductor"]
 
 TOKEN = "the-token"
-_STARTS_ANYTHING = "from seatrial.agent import supervisor; supervisor.digest_of_start = lambda start: ''"
+_STARTS_ANYTHING = "from seatrial.protocol import start_fields; start_fields.digest_of_start = lambda start: ''"
 _MAIN = "import seatrial.agent.agent_main; seatrial.agent.agent_main.main()"
 
 

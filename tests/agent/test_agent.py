@@ -217,7 +217,7 @@ def test_an_agent_starts_nothing_but_its_own_job(kind: str, tmp_path: Path) -> N
         conductor.send({"kind": "welcome", "run": "x"}, {**commands[kind], "kind": kind})
         assert conductor.hear_out() == 3
         assert not written.exists()
-        assert "was asked to start what its own options do not name" in conductor.of("note")[-1]["text"]
+        assert "was asked to start what its own command line does not name" in conductor.of("note")[-1]["text"]
         assert conductor.kept()[-2] == conductor.of("note")[-1]
     finally:
         conductor.close()

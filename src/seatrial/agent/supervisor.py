@@ -44,7 +44,8 @@ from seatrial.protocol.commands import (
     StepCommand,
 )
 from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent, StackEvent
-from seatrial.protocol.job_digest import Start, digest_of_start
+from seatrial.protocol.job_digest import Start
+from seatrial.protocol.start_fields import fault_of_start
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
 from seatrial.start import absolute_entries
@@ -380,10 +381,8 @@ class Agent:
 
     def _begin_start(self, start: Start) -> None:
         """Start processes once the disks have answered that they are started from."""
-        if digest_of_start(start) != self._job:
-            raise ConnectionUnusableError(
-                "was asked to start what its own options do not name (give the same on all nodes)"
-            )
+        if fault := fault_of_start(start, self._job):
+            raise ConnectionUnusableError(fault)
         self._program = start["kind"] == "start_program"
         self._start = start, DiskQuestion(partial(_start_folder, start))
         self._continue_start(_START_S)

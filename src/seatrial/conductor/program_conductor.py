@@ -7,7 +7,6 @@ left.
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -47,11 +46,11 @@ from seatrial.protocol.events import (
     TroubleEvent,
 )
 from seatrial.protocol.fabric_errors import gave_up
+from seatrial.protocol.start_fields import ADDRESS
 from seatrial.protocol.timeouts import NODE_SILENT_S
 from seatrial.util.text import as_name, named_ranks, out_of_memory_words, signal_words
 
 _PORT_TIMEOUT_S = 10.0
-_ADDRESS = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
 _HEAR_ALL_S = 1.0
 """The first error is seldom the cause: the conductor waits this long for others before it names a rank."""
 _SETTLE_S = 60.0
@@ -186,7 +185,7 @@ class ProgramConductor(BaseConductor):
             case "port" if self.state is State.PORT and node == 0 and received["gen"] == self._generation:
                 address, port = received["address"], received["port"]
                 # All nodes get them.
-                if not (isinstance(address, str) and _ADDRESS.fullmatch(address)):
+                if not (isinstance(address, str) and ADDRESS.fullmatch(address)):
                     raise ValueError(f"node 0 names an address that is none: {brief(address)}")
                 if type(port) is not int or not 0 < port < 1 << 16:
                     raise ValueError(f"node 0 names a port that is none: {brief(port)}")

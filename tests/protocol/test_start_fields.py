@@ -1,0 +1,91 @@
+"""An agent starts processes by nothing but values that an honest conductor sends."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from seatrial.protocol.job_digest import digest_of_start
+from seatrial.protocol.start_fields import fault_of_start
+
+_TRUST: dict[str, list[Any]] = {"owners": [], "mounters": [], "open_places": []}
+_PROGRAM: dict[str, Any] = {
+    "argv": ["sh", "-c"],
+    "args": ["train --at {master_addr}:{master_port} --rank {rank}"],
+    "spawns": 0,
+    "nnodes": 2,
+    "cwd": "/work",
+    "script": "",
+    "cwd_trust": _TRUST,
+    "script_trust": _TRUST,
+    "watched": False,
+    "shown": [0],
+    "world_size": 4,
+    "master_addr": "fe80::1%eth0",
+    "master_port": 29_500,
+    "group_rank": 1,
+    "max_restarts": 3,
+}
+_STARTS: dict[str, dict[str, Any]] = {
+    "start_program": {"run": "20261127-010203-ab12", "gen": 0, "places": [[2, 0], [3, 1]], "program": _PROGRAM},
+    "start_workers": {"run": "llm.v1", "gen": 2, "ranks": [[0, 3]], "places": [[2, 0], [3, 1]]},
+    "node_step": {"gen": 0, "step": 0, "check": "network"},
+}
+_TEXT = "1; touch /tmp/owned"
+
+
+def _start(kind: str) -> Any:
+    return copy.deepcopy({"kind": kind, "env": {"A": "b"}, **_STARTS[kind]})
+
+
+@pytest.mark.parametrize("kind", _STARTS)
+def test_what_ours_send_is_sound(kind: str) -> None:
+    start = _start(kind)
+    assert fault_of_start(start, digest_of_start(start)) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("start_workers", "run"),
+        ("start_workers", "gen"),
+        ("start_workers", "places.0.0"),
+        ("start_workers", "places.1.1"),
+        ("start_workers", "places.1"),
+        ("start_workers", "places"),
+        ("node_step", "gen"),
+        ("node_step", "step"),
+        ("start_program", "run"),
+        ("start_program", "places.0.0"),
+        *[("start_program", f"program.{name}") for name in ("spawns", "nnodes", "world_size", "group_rank")],
+        *[("start_program", f"program.{name}") for name in ("max_restarts", "shown", "shown.0", "watched")],
+        *[("start_program", f"program.{name}") for name in ("master_addr", "master_port")],
+    ],
+)
+@pytest.mark.parametrize("value", [_TEXT, "--option=x y", None, True, -1, 1.0, [_TEXT], {"1": 1}], ids=repr)
+def test_no_other_value_gets_into_a_rank(kind: str, path: str, value: object) -> None:
+    start = _start(kind)
+    *way, last = (int(name) if name.isdecimal() else name for name in path.split("."))
+    holder = start
+    for name in way:
+        holder = holder[name]
+    holder[last] = value
+    is_sound = last == "watched" and value is True
+    assert (fault_of_start(start, digest_of_start(start)) == "") == is_sound
+
+
+@pytest.mark.parametrize("address", ["", "-x", "a b", "$(id)", "a;b", "a\n", "a/b", "x" * 256, "ä"], ids=repr)
+def test_an_address_is_nothing_else(address: str) -> None:
+    start = _start("start_program")
+    start["program"]["master_addr"] = address
+    assert fault_of_start(start, digest_of_start(start)).endswith("(master_addr)")
+
+
+@pytest.mark.parametrize("missing", ["run", "gen", "places", "program"])
+def test_a_missing_field_is_told(missing: str) -> None:
+    start = _start("start_program")
+    job = digest_of_start(start)
+    del start[missing]
+    assert f"({missing!r})" in fault_of_start(start, job)
