@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from kubernetes.attempted import OBJECTS, Cluster, running, waiting
 
+from seatrial.targets.kubernetes import follower as follower_module
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.follower import PodFollower
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.pods import pods_of
+from seatrial.targets.kubernetes.warnings_of_run import events_of_run
 
 
 def followed(cluster: Cluster, folder: Path, *, under_mpi: bool = False) -> PodFollower:
@@ -70,3 +72,23 @@ def test_a_pod_that_another_one_replaced_did_not_run(listed: list[tuple[str, str
         entry["metadata"]["uid"] = uid
         follower._take_pods(pods_of({"items": [entry]}, KINDS["job"]))
     assert follower.ran() == ({1} if ran else set())
+
+
+def test_more_events_than_can_be_read_in_time_count_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody who may create Events can create many: to read them would keep the controller from its work."""
+    monkeypatch.setattr(follower_module, "_MOST_EVENTS_BYTES", 1 << 20)
+    too_many = ("'get events'*", "echo '{\"items\": []}'; head -c 1048576 /dev/zero | tr '\\0' ' '")
+    follower = followed(Cluster(tmp_path, [waiting(0), waiting(1)], too_many), tmp_path)
+    try:
+        while not follower.complaint:
+            follower.poll_pods()
+        assert follower.complaint.startswith("an answer of more than 1 MiB to kubectl-double get events")
+        assert follower.warned.total_s == 0.0
+    finally:
+        follower.close()
+
+
+def test_only_events_about_names_of_the_run_are_kept() -> None:
+    events = [{"involvedObject": {"name": name}} for name in ("trial-1", "trial-1-0-x", "trial-10", "other", "")]
+    assert events_of_run({"items": [*events, None, "x"]}, "trial-1") == {"items": events[:2]}
+    assert events_of_run({"items": {}}, "trial-1") == events_of_run(None, "trial-1") == {"items": []}

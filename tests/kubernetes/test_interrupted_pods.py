@@ -316,8 +316,8 @@ def test_a_reason_that_the_kubelet_tells_late_is_waited_for(
 @pytest.mark.parametrize("last", [[], [{**_NO_REASON_YET, "metadata": {**_NO_REASON_YET["metadata"], **_DELETED}}]])
 def test_an_eviction_is_announced_by_an_event(last: list[dict[str, Any]], tmp_path: Path) -> None:
     """Controllers delete the pod when the first one has ended, and it disappears before its status tells the reason."""
-    uid = _NO_REASON_YET["metadata"]["uid"]
-    event = {"reason": "Evicted", "message": "low on memory", "involvedObject": {"kind": "Pod", "uid": uid}}
+    about = {"kind": "Pod", **{key: _NO_REASON_YET["metadata"][key] for key in ("name", "uid")}}
+    event = {"reason": "Evicted", "message": "low on memory", "involvedObject": about}
     (tmp_path / "warnings").write_text(json.dumps({"items": [event]}))
     lists = [[running(0), running(1)], [running(0), _NO_REASON_YET], [ended(0, 1), *last]]
     found, cluster = _followed_through(missed(), lists, tmp_path, ("'get events'*", f"cat {tmp_path}/warnings"))

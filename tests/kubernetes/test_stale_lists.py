@@ -143,7 +143,7 @@ def test_events_that_are_slow_are_waited_for(events: str, is_evicted: bool, tmp_
     event = {
         "reason": "Evicted",
         "message": "m",
-        "involvedObject": {"kind": "Pod", "uid": running(1)["metadata"]["uid"]},
+        "involvedObject": {"kind": "Pod", **{key: running(1)["metadata"][key] for key in ("name", "uid")}},
     }
     (tmp_path / "warnings").write_text(json.dumps({"items": [event]}))
     lists = _lists(tmp_path, [_BOTH_RUN, [running(0), _NO_REASON_YET], [ended(0, 1)]], silent_s=0)

@@ -31,7 +31,8 @@ def printable(text: str, longest: int = _LONGEST) -> str:
     more than ``longest`` characters are cut.
     """
     cut = text if len(text) <= longest else text[:longest] + " ... (cut)"
-    return "".join(char if char.isprintable() else _escape(char) for char in cut.replace("\t", "    "))
+    spaced = cut.replace("\t", "    ")
+    return spaced if spaced.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in spaced)
 
 
 def printable_in_color(text: str) -> str:

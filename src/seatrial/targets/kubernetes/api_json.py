@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from seatrial.util.text import as_name, quoted
@@ -14,7 +14,7 @@ _MAX_MESSAGE = 300
 def get(thing: Any, *path: str) -> Any:
     """Return what is at this path; None if anything on it is missing."""
     for key in path:
-        thing = thing.get(key) if isinstance(thing, Mapping) else None
+        thing = thing.get(key) if isinstance(thing, dict) else None
     return thing
 
 

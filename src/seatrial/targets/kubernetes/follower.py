@@ -31,7 +31,7 @@ from seatrial.targets.kubernetes.pods import (
 )
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.wait_limits import ObservedTime
-from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, pod_warnings
+from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, events_of_run, pod_warnings
 from seatrial.util.text import quoted
 
 _POLL_S = 2.0
@@ -45,6 +45,9 @@ _LONGEST_TURN_S = 1.0
 _FETCH_S = 10.0
 _FETCH_EACH_S = 0.5
 """Added for each log that is fetched: a kubectl takes up to a second of a core, and each log takes two of them."""
+_MOST_EVENTS_BYTES = 16 << 20
+"""Some 17,000 Events, which take this process about a second. Anybody who may create them could keep it from its work.
+"""
 _MAX_FOREIGN_LINES = 4
 _MAX_WAITING_LINES = 100
 
@@ -124,7 +127,7 @@ class PodFollower:
         self._suspended = False
         self._pod_logs = PodLogs(self._kubectl, run_log.copies)
         self._events: Any = None
-        """The last warnings of the namespace."""
+        """The last warnings about objects that are named like those of the run."""
         self._listed: list[Any] = []
         """The last list of pods, of others with the labels of the run too."""
         self.listed_at = self._poll_at
@@ -197,7 +200,8 @@ class PodFollower:
         self._start("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
         pending = self.pending
         if pending.missing > 0 or pending.waiting or self._run_log.is_ending or any(map(lacks_reason, self.pods)):
-            self._start("events", "get", "events", "--field-selector", "type=Warning", "-o", "json")
+            events = ("get", "events", "--field-selector", "type=Warning", "-o", "json")
+            self._start("events", *events, most_bytes=_MOST_EVENTS_BYTES)
         if pending.missing > 0 or (self._restarts and any(pod.state == "ended" for pod in self.pods)):
             self._start("workload", "get", self._objects.workload, "--ignore-not-found", "-o", "json")
 
@@ -222,10 +226,10 @@ class PodFollower:
             if self.first_log is not None:
                 self.first_log.close()
 
-    def _start(self, what: str, *words: str) -> None:
+    def _start(self, what: str, *words: str, most_bytes: int | None = None) -> None:
         if what not in self._calls:
             self._asked_at[what] = time.monotonic()
-            self._calls[what] = self._kubectl.start(*words)
+            self._calls[what] = self._kubectl.start(*words, most_bytes=most_bytes)
 
     def _take_results(self) -> None:
         for what in list(self._calls):
@@ -243,19 +247,20 @@ class PodFollower:
                     self.warned.observe(self._asked_at[what])
             elif what == "workload":
                 # For a workload that does not exist kubectl prints nothing; another one may have its name.
-                self.workload_gone = not self._objects.is_ours(result.json)
-                self.workload_failure = workload_failure(result.json)
-                self.workload_over = is_over(result.json)
-                self._suspended = suspended(result.json)
-                self.is_unattended = not (self.workload_gone or self._suspended or is_taken_up(result.json))
-            elif result.json is not None:
+                workload = result.json
+                self.workload_gone = not self._objects.is_ours(workload)
+                self.workload_failure = workload_failure(workload)
+                self.workload_over = is_over(workload)
+                self._suspended = suspended(workload)
+                self.is_unattended = not (self.workload_gone or self._suspended or is_taken_up(workload))
+            elif (answer := result.json) is not None:
                 if what == "pods":
                     self.silent_since = self.unlisted_since = self.awake.total_s
-                    self._listed, self.listed_at = list(items_of(result.json, "items")), self._asked_at[what]
+                    self._listed, self.listed_at = list(items_of(answer, "items")), self._asked_at[what]
                     self.listed.observe(self.listed_at)
                     self._take_owned()
                 else:
-                    self._events = result.json
+                    self._events = events_of_run(answer, self._objects.run)
                     self.warned.observe(self._asked_at[what])
                     self._take_events()
 

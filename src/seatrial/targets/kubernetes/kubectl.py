@@ -98,10 +98,13 @@ class PendingCall:
     """A call in progress. Its output goes to files in memory: a list of pods does not fit into a pipe, and the disk may
     be full."""
 
-    def __init__(self, argv: Sequence[str], stdin_bytes: bytes | None, timeout_s: float) -> None:
-        """Start the call. Raises OSError."""
+    def __init__(
+        self, argv: Sequence[str], stdin_bytes: bytes | None, timeout_s: float, most_bytes: int | None = None
+    ) -> None:
+        """Start the call. ``most_bytes``: of its output; None: as many as any call may have. Raises OSError."""
         self._deadline = time.monotonic() + timeout_s
         self._argv, self._timeout_s = argv, timeout_s
+        self._most_bytes = _MAX_ANSWER_BYTES if most_bytes is None else most_bytes
         with contextlib.ExitStack() as stack:
             self._out, self._err = (stack.enter_context(file_in_memory()) for _ in range(2))
             with file_in_memory(stdin_bytes or b"") as stdin:
@@ -114,10 +117,10 @@ class PendingCall:
     def poll(self) -> CallResult | None:
         """Return the result, or None while the call runs. A call that exceeds its timeout or its size is killed."""
         code = self._process.poll()
-        if max(os.fstat(file.fileno()).st_size for file in (self._out, self._err)) > _MAX_ANSWER_BYTES:
+        if max(os.fstat(file.fileno()).st_size for file in (self._out, self._err)) > self._most_bytes:
             self.cancel()
             words = " ".join([os.path.basename(self._argv[0]), *self._argv[1:]])[:_WORDS_CHARS]
-            return CallResult(code=1, out="", err=f"an answer of more than {_MAX_ANSWER_BYTES >> 20} MiB to {words}")
+            return CallResult(code=1, out="", err=f"an answer of more than {self._most_bytes >> 20} MiB to {words}")
         if code is not None:
             result = CallResult(code=code, out=_read(self._out), err=_read(self._err))
             self._close()
@@ -191,11 +194,13 @@ class Kubectl:
             *([] if streams else [f"--request-timeout={_REQUEST_TIMEOUT_S}s"]),
         ]
 
-    def start(self, *words: str, stdin_bytes: bytes | None = None) -> PendingCall:
-        """Start a call without waiting for it. Raises RequestError for what is no program, SeatrialError where this
-        machine cannot start one now."""
+    def start(self, *words: str, stdin_bytes: bytes | None = None, most_bytes: int | None = None) -> PendingCall:
+        """Start a call without waiting for it. ``most_bytes``: as for ``PendingCall``.
+
+        Raises RequestError for what is no program, SeatrialError where this machine cannot start one now.
+        """
         try:
-            return PendingCall(self.argv(*words), stdin_bytes, self.timeout_s)
+            return PendingCall(self.argv(*words), stdin_bytes, self.timeout_s, most_bytes)
         except OSError as error:
             why = f"{self.program}: it cannot be started ({error.strerror or error})"
             if error.errno in _NO_PROGRAM:

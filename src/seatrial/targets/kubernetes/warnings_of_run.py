@@ -28,6 +28,11 @@ _NODE = re.compile(r'pods "(?![^"]*-launcher-)')
 _AMOUNTS = re.compile(r"exceeded quota: [^,]*, requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>.*)")
 
 
+def events_of_run(answer: Any, run: str) -> dict[str, list[Any]]:
+    """Return the list of those events in an answer whose objects are named like the ones of the run."""
+    return {"items": [item for item in items_of(answer, "items") if _is_named_like(item, run)]}
+
+
 def creation_warnings(
     answer: Any, run: str, created_at: str, is_ours: Callable[[Any], bool] = lambda event: True
 ) -> tuple[str, ...]:
@@ -57,8 +62,8 @@ def pod_warnings(answer: Any, run: str, created_at: str) -> Mapping[str, str]:
     """Return the newest warning about each pod of the run, as ``REASON: MESSAGE``, by the name of the pod."""
     found: dict[str, str] = {}
     for item in sorted(items_of(answer, "items"), key=_time):
-        message = said(text(item, "message"))
-        if _is_of(item, run, created_at) and text(item, "involvedObject", "kind") == "Pod" and message:
+        is_of_pod = _is_of(item, run, created_at) and text(item, "involvedObject", "kind") == "Pod"
+        if is_of_pod and (message := said(text(item, "message"))):
             found[text(item, "involvedObject", "name")] = f"{name_said(text(item, 'reason'))}: {message}"
     return found
 
@@ -95,5 +100,9 @@ def _time(item: Any) -> str:
 
 
 def _is_of(item: Any, run: str, created_at: str) -> bool:
+    return _is_named_like(item, run) and _time(item)[:_TO_SECONDS] >= created_at[:_TO_SECONDS]
+
+
+def _is_named_like(item: Any, run: str) -> bool:
     name = text(item, "involvedObject", "name")
-    return (name == run or name.startswith(f"{run}-")) and _time(item)[:_TO_SECONDS] >= created_at[:_TO_SECONDS]
+    return name == run or name.startswith(f"{run}-")
