@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import time
 import zlib
 
 import pytest
 from by_day import by_day
 from conductor.served import served as _served
-from conductor.stub_agent import RUN, StubAgent
+from conductor.stub_agent import RUN, TOKEN, StubAgent
 from event_streams import event_of
 
 from seatrial.conductor import base, event_allowance, hang_detector, peer
 from seatrial.protocol.events import Source
+from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import PREFIX, encode
 
 
@@ -100,6 +102,28 @@ def test_messages_of_many_parts_do_not_count_as_lines_without_one(monkeypatch: p
             while not any(event["src"] == "node0" for event in served.events):
                 assert not any(event["kind"] == "trouble" for event in served.events)
                 time.sleep(0.01)
+
+
+def test_parts_that_came_before_an_agent_joined_give_nothing_back() -> None:
+    """Over ssh anything may come before: they counted nowhere."""
+    messages = [encode({"kind": "status", "ranks": {}, "x": f"{number:060000}"}) for number in range(30)]
+    with _served() as served:
+        ours, theirs = socket.socketpair()
+        served.server.attach(ours, b"", 0)
+        with theirs, theirs.makefile("rb") as lines, contextlib.suppress(OSError):
+            theirs.sendall(b"".join(line for parts in messages for line in parts[:-1]))
+            theirs.sendall(b"".join(encode({"kind": "hello", "nonce": "n", "node_rank": 0})))
+            challenge = json.loads(lines.readline().split(b" ", 2)[2])["challenge"]
+            theirs.sendall(b"".join(encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, 0)})))
+            for parts in messages:
+                theirs.sendall(b"\n" * 25 + parts[-1])
+            theirs.sendall(b"".join(encode(event_of(Source(RUN, "node0"), "note", severity="info", text="all came"))))
+            theirs.settimeout(20.0)
+            while lines.readline():
+                pass
+        served.over()
+    (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
+    assert "it sent more events than any check needs" in seen["detail"]
 
 
 @pytest.mark.parametrize("text_chars", by_day([100, 50_000], 1), ids=["short", "split"])

@@ -323,7 +323,7 @@ class Server:
         message = peer.decoder.line(line)
         if peer.decoder.damaged > damaged_before:
             peer.count(max(peer.decoder.kept_bytes, _LINE_COST_BYTES))
-        elif message is not None:
+        elif peer.node is not None and message is not None:
             peer.allowance.give_back(_LINE_COST_BYTES * (peer.decoder.num_parts - 1))
         elif peer.node is not None:
             peer.count(_LINE_COST_BYTES)
@@ -462,7 +462,7 @@ class Server:
             peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
         if self._credential:
             peer.credential = (str(answer["proof"]), str(made))
-        peer.node = node
+        peer.joined(node)
         self._strangers.discard(peer)
         self._peers[node] = peer
         self._perform(self._conductor.join(node, self._now(), peer.place))
