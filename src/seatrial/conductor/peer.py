@@ -82,7 +82,7 @@ class Peer:
         """Where an agent that joined is: agents of one host share their turns. All others share theirs, too."""
         return self.place or ("" if self.node is None else f"node {self.node}")
 
-    def joined(self, node: int) -> None:
+    def admit(self, node: int) -> None:
         """Note that the agent of a node has proved to be one.
 
         From now on its lines count, and those of a whole message are given back. Parts that came before counted

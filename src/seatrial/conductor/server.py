@@ -462,7 +462,7 @@ class Server:
             peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
         if self._credential:
             peer.credential = (str(answer["proof"]), str(made))
-        peer.joined(node)
+        peer.admit(node)
         self._strangers.discard(peer)
         self._peers[node] = peer
         self._perform(self._conductor.join(node, self._now(), peer.place))
