@@ -105,6 +105,22 @@ def test_what_was_sent_before_a_deadline_counts_in_a_stall(for_s: float) -> None
     assert (record.seen(), [event["outcome"] for event in record.of("step_end")]) == ([], ["done"])
 
 
+_LAST_AGENTS = (StepPlan(check="network", scope="agents", stage="connect", timeout_s=15.8),)
+
+
+@pytest.mark.parametrize(
+    ("steps", "start", "for_s"), [(_alone(16.0), 2.2, 15.6), (_LAST_AGENTS, 1.8, 15.8)], ids=["ranks", "agents"]
+)
+def test_a_trial_that_is_done_has_no_deadline(steps: tuple[StepPlan, ...], start: float, for_s: float) -> None:
+    """The last node is heard again after the deadline of the last step, which it had done in time."""
+    fleet = _StalledFleet(nodes=2, steps=steps, works_s=8.0, stalled=lambda node: (start, for_s if node == 1 else 0.0))
+    record = fleet.run()
+    ((outcome, seconds),) = [(event["outcome"], event["seconds"]) for event in record.of("step_end")]
+    assert (outcome, seconds > steps[0].timeout_s) == ("done", True)
+    assert record.of("trouble") == []
+    assert not any("incomplete record" in reason for reason in conclude(record.events).verdict.reasons)
+
+
 def test_a_rank_that_hangs_is_named_in_spite_of_a_stall() -> None:
     record = _StalledFleet(nodes=3, steps=_alone(200.0), works_s=8.0, hangs=1, stalled=lambda node: (10.0, 12.0)).run()
     assert record.seen() == [("absent", 1)]

@@ -47,7 +47,8 @@ _DEEPEST_SHARE = 8
 _MAX_SHARED_BYTES = 1000
 """Values that the first rank may share with later steps in one: the address of a store, a key."""
 
-_UNFINISHED = (State.GATHER, State.AGENTS, State.START, State.STEP)
+_WATCHED = (State.AGENTS, State.START, State.STEP)
+_UNFINISHED = (State.GATHER, *_WATCHED)
 _UNHEARD = "it was stopped or asleep, or its disk did not answer; start it again where it goes on"
 _ABSENT_ACTION = (
     "look at the output of its agent, and at what may keep it from the node that conducts: a firewall, or in Kubernetes"
@@ -406,6 +407,8 @@ class TrialConductor(BaseConductor):
         if heard := [node for node in self._hang_detector.silent_nodes() if not self._is_silent(node)]:
             self._hang_detector.heard_again(heard, now)
             self._go_on(now)
+            if self.state not in _WATCHED:
+                return
         outcome = self._hang_detector.poll(self._read_until)
         if outcome is not None:
             self._gone |= self._hang_detector.silent_nodes()
@@ -436,7 +439,7 @@ class TrialConductor(BaseConductor):
     def _node_silent(self, node: int, silent_s: float, now: float) -> None:
         if node in self._signaled:
             self._lose(node, "", now)
-        elif self.state in (State.AGENTS, State.START, State.STEP):
+        elif self.state in _WATCHED:
             if self._is_excused(node, now):
                 self._gone.add(node)
             else:  # it counts as gone once the grace is over
@@ -452,7 +455,7 @@ class TrialConductor(BaseConductor):
             name = self._config.host_name(node)
             text = f"node {name} was lost after this controller had sent nothing to the agents for {unheard_s:.0f} s"
             self._record(NoteEvent(kind="note", severity="error", text=f"{text}: {_UNHEARD}"))
-            if self.state in (State.AGENTS, State.START, State.STEP):
+            if self.state in _WATCHED:
                 self._hang_detector.end_soon(now)
         return bool(unheard_s)
 
@@ -460,7 +463,7 @@ class TrialConductor(BaseConductor):
         if node in self._signaled:  # a launcher kills what does not end soon after its signal
             return
         suspicion = Suspicion(how="lost", node=node, phase=self._phase_of(node), detail=detail)
-        if self.state in (State.AGENTS, State.START, State.STEP):
+        if self.state in _WATCHED:
             was_silent = node in self._hang_detector.silent_nodes() and self._is_silent(node)
             if not was_silent and not self._is_excused(node, now):
                 self._hang_detector.suspect(suspicion, now)
