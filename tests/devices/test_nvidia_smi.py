@@ -18,7 +18,7 @@ from seatrial.devices.state import NodeState
 
 NEW = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">
-<nvidia_smi_log><driver_version>580.1</driver_version><gpu id="00000000:53:00.0">
+<nvidia_smi_log><driver_version>580.1</driver_version><attached_gpus>1</attached_gpus><gpu id="00000000:53:00.0">
 <product_name>NVIDIA H100</product_name><uuid>GPU-1</uuid><serial>N/A</serial>
 <gpu_recovery_action>None</gpu_recovery_action><mig_mode><current_mig>Disabled</current_mig></mig_mode>
 <pci><pci_gpu_link_info><pcie_gen><max_link_gen>5</max_link_gen><current_link_gen>4</current_link_gen>
@@ -38,10 +38,13 @@ NEW = """<?xml version="1.0" ?>
 <gpu_temp_slow_tlimit_threshold>-2 C</gpu_temp_slow_tlimit_threshold></temperature>
 <gpu_power_readings><instant_power_draw>68.92 W</instant_power_draw></gpu_power_readings>
 <fabric><state>Completed</state><status>Insufficient Resources</status></fabric>
-<processes><process_info><pid>77</pid></process_info></processes>
+<processes><process_info>
+<pid>77</pid>
+</process_info></processes>
 </gpu></nvidia_smi_log>
 """
-OLD = """<nvidia_smi_log><driver_version>450</driver_version><gpu id="0000:00:1E.0"><uuid>GPU-2</uuid>
+OLD = """<nvidia_smi_log><driver_version>450</driver_version><attached_gpus>1</attached_gpus>
+<gpu id="0000:00:1E.0"><uuid>GPU-2</uuid>
 <clocks_throttle_reasons><clocks_throttle_reason_hw_slowdown>Active</clocks_throttle_reason_hw_slowdown>
 </clocks_throttle_reasons><temperature><gpu_temp>40 C</gpu_temp>
 <gpu_temp_slow_threshold>93 C</gpu_temp_slow_threshold></temperature>
@@ -84,10 +87,47 @@ def test_the_name_of_a_process_of_others_changes_nothing(name: str) -> None:
     assert (device.uuid, device.broken, device.processes) == ("GPU-0", (), (77,))
 
 
+_MADE_UP = (
+    '<gpu id="00000000:18:00.0"><uuid>GPU-1</uuid><remapped_rows><remapped_row_failure>Yes</remapped_row_failure>'
+    "</remapped_rows>\n<processes>\n"
+)
+
+
+def _two(first: str, second: str) -> str:
+    """Return a document of two devices, with the name of a process on each."""
+    opening, _, gpu = _LISTED.replace("<attached_gpus>1", "<attached_gpus>2").partition("<gpu ")
+    gpu, _, end = gpu.partition("</nvidia_smi_log>")
+    other = gpu.replace(":17:", ":18:").replace("GPU-0", "GPU-1").replace("77", "78")
+    gpus = [f"<gpu {text.replace('NAME', name)}" for text, name in ((gpu, first), (other, second))]
+    return f"{opening}{''.join(gpus)}</nvidia_smi_log>{end}"
+
+
 def test_a_device_that_the_name_of_a_process_makes_up_is_refused() -> None:
-    name = '\n</gpu>\n<gpu id="00000000:18:00.0"><uuid>GPU-1</uuid>\n<processes>\n'
-    with pytest.raises(UnreadableError, match="2 devices, of which 1 are attached"):
-        parse(_LISTED.replace("NAME", name))
+    with pytest.raises(UnreadableError, match=r"2 devices, but 1 attached \(the name of a process may have"):
+        parse(_LISTED.replace("NAME", f"\n</gpu>\n{_MADE_UP}"))
+
+
+@pytest.mark.parametrize(("opens", "closes"), [("<!--", "-->"), ("<![CDATA[", "]]>"), ("<?x", "?>"), ("<x y='", "'/>")])
+def test_a_device_that_the_name_of_a_process_hides_is_read_all_the_same(opens: str, closes: str) -> None:
+    """A name on one device hides what follows, and one on the next device ends that."""
+    devices = parse(_two(f"x\n</gpu>\n{opens}\n<processes>\n", f"x\n</gpu>\n{closes}\n"))
+    assert [(device.uuid, device.broken, device.processes) for device in devices] == [
+        ("GPU-0", (), (77,)),
+        ("GPU-1", (), (78,)),
+    ]
+    with pytest.raises(UnreadableError, match="3 devices, but 2 attached"):
+        parse(_two(f"x\n</gpu>\n{opens}\n<processes>\n", f"x\n</gpu>\n{closes}\n{_MADE_UP}"))
+
+
+def test_a_made_up_device_does_not_stand_for_a_hidden_one() -> None:
+    """A driver may count devices that it does not show; the list, in which no user writes anything, has the others."""
+    hidden = _LISTED.replace("<attached_gpus>1", "<attached_gpus>2")
+    (device,) = parse(hidden, listed=1)
+    assert device.uuid == "GPU-0"
+    with pytest.raises(UnreadableError, match="2 devices, but nvidia-smi -L lists 1 "):
+        parse(hidden.replace("NAME", f"\n</gpu>\n{_MADE_UP}"), listed=1)
+    with pytest.raises(UnreadableError, match="1 devices, but 2 attached"):
+        parse(hidden)
 
 
 def test_a_new_driver() -> None:
@@ -302,5 +342,6 @@ def test_a_tool_without_a_loop_gives_no_samples(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_numbers_that_cannot_be_are_none(values: str) -> None:
-    (device,) = parse(f"<nvidia_smi_log><gpu id='00000000:17:00.0'>{values}</gpu></nvidia_smi_log>")
+    gpu = f"<gpu id='00000000:17:00.0'>{values}</gpu>"
+    (device,) = parse(f"<nvidia_smi_log><attached_gpus>1</attached_gpus>{gpu}</nvidia_smi_log>")
     assert (device.temperature_c, device.counters, device.processes) == (None, {}, ())

@@ -358,6 +358,35 @@ def test_what_rose_while_a_tool_was_silent_is_found_later(tmp_path: Path, monkey
     assert any("counted 3 uncorrectable" in what for _, what in _grave(rule((before, windows), last=after)))
 
 
+def test_a_made_up_device_is_no_full_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _smi(tmp_path, monkeypatch, f"cat {tmp_path}/state.xml")
+    reader = _smi_node(tmp_path)
+    before = reader.snapshot()
+    name = "</process_name></process_info></processes></gpu><gpu id='0000:54:00.0'><processes><process_name>"
+    text = NEW.replace("</process_info>", f"<process_name>{name}</process_name></process_info>")
+    (tmp_path / "state.xml").write_text(text)
+    after = reader.snapshot()
+    ruling = rule((before, (window_between("compute", "measure", 60, before, after, {}),)), last=after)
+    assert ruling.unjudged == ("GPU diagnostics of gpu-00 not checked",)
+    assert any("2 devices, but 1 attached" in why for why in after.not_checked.values())
+
+
+def test_a_name_of_a_process_loses_no_device_where_the_tool_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _smi(tmp_path, monkeypatch, f"cat {tmp_path}/state.xml")
+    reader = _smi_node(tmp_path)
+    before = reader.snapshot()
+    name = "<process_name>Unable to determine the device handle for GPU 0000:53:00.0: GPU is lost."
+    cut = NEW.partition("</process_info>")[0]
+    (tmp_path / "cut.xml").write_text(f"{cut}{name}")
+    _smi(tmp_path, monkeypatch, f"cat {tmp_path}/cut.xml; exit 15")
+    last = reader.snapshot()
+    ruling = rule((before, (window_between("compute", "measure", 60, before, last, {}),)), last=last)
+    assert not any(" was lost " in what for _, what in _grave(ruling))
+    assert ruling.unjudged == ("GPU diagnostics of gpu-00 not checked",)
+
+
 def test_a_tool_that_names_the_lost_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _smi(tmp_path, monkeypatch, f"cat {tmp_path}/state.xml")
     reader = _smi_node(tmp_path)

@@ -109,11 +109,10 @@ def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
     gpu = gpu.replace("<remapped_row_pending>Yes", "<remapped_row_pending>No").replace(
         "Insufficient Resources", "Success"
     )
-    gpu = gpu.replace("<processes><process_info><pid>77</pid></process_info></processes>", "")
+    gpu = gpu.partition("<processes>")[0]
     other = gpu.replace("53:00", "54:00").replace("GPU-1", "GPU-2")
-    document = (
-        NEW_XML.partition("<gpu ")[0] + "".join(f"<gpu {one}</gpu>" for one in (gpu, other)) + "</nvidia_smi_log>"
-    )
+    opening = NEW_XML.partition("<gpu ")[0].replace("<attached_gpus>1", "<attached_gpus>2")
+    document = opening + "".join(f"<gpu {one}</gpu>" for one in (gpu, other)) + "</nvidia_smi_log>"
     tool_double(tmp_path, "clocks_event_reasons.active")
     (tmp_path / "state.xml").write_text(document)
     # When it opens the source, before the trial, when compute begins; the fourth answer is that at the end of compute.

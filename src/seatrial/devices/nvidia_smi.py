@@ -19,15 +19,16 @@ from seatrial.devices.readers import TWIN, Reader, UnreadableError, distinct_uui
 from seatrial.devices.state import LOST, DeviceState
 from seatrial.util.tool import find_tool, run_tool
 
-_ARGUMENTS = ("-q", "-x")
+_ARGUMENTS, _LIST = ("-q", "-x"), ("-L",)
 _NVLINK_STATES, _NVLINK_ERRORS = ("nvlink", "-s"), ("nvlink", "-e")
 _NO_NVLINKS = "nvidia-smi nvlink -s and -e show none"
 _MOST_CHARS = 1 << 24
-_END = "</nvidia_smi_log>"
+_GPU, _PROCESSES, _END_OF_GPU, _END = "<gpu ", "<processes", "</gpu>", "</nvidia_smi_log>"
 _CORRUPT = re.compile(r"infoROM is corrupted at gpu ([0-9a-fA-F:.]+)", re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{1,9})?(?!\d)", re.ASCII)
-_PID = re.compile(r"\d{1,9}", re.ASCII)
-_PID_LINE = re.compile(r"\s*<pid>\d{1,9}</pid>\s*", re.ASCII)
+_ATTACHED = re.compile(r"\d{1,9}", re.ASCII)
+_LISTED = re.compile(r"^GPU \d+: ", re.ASCII | re.MULTILINE)
+_PID_LINE = re.compile(r"^[ \t]*<pid>(\d{1,9})</pid>[ \t]*$", re.ASCII | re.MULTILINE)
 _LOST = re.compile(r"device handle for GPU ?([0-9a-fA-F:.]+?):? .{0,40}GPU is lost", re.IGNORECASE)
 _NUMBERS: Mapping[str, tuple[str, ...]] = {
     "temperature_c": ("temperature/gpu_temp",),
@@ -151,17 +152,17 @@ def open_reader() -> Reader:
 def _read(tool: str) -> tuple[DeviceState, ...]:
     """Return the devices. Raises UnreadableError."""
     # At once: each of them loads the driver's library, which takes a second.
-    with ThreadPoolExecutor(max_workers=3) as pool:
-        (code, text), states, errors = pool.map(
-            lambda arguments: run_tool([tool, *arguments]), (_ARGUMENTS, _NVLINK_STATES, _NVLINK_ERRORS)
-        )
+    asked = (_ARGUMENTS, _LIST, _NVLINK_STATES, _NVLINK_ERRORS)
+    with ThreadPoolExecutor(max_workers=len(asked)) as pool:
+        (code, text), (listing, names), states, errors = pool.map(lambda words: run_tool([tool, *words]), asked)
     if code is None:
         raise UnreadableError("nvidia-smi did not answer in time")
     # It ends with 14 for a device with a corrupt inforom, and writes the whole document all the same.
     if code == 0 or _END in text:
+        listed = len(_LISTED.findall(names)) if listing == 0 else None
         links = nvlink_text.parse(*(said if known == 0 else "" for known, said in (states, errors)))
-        return tuple(_with_links(device, links) for device in parse(text))
-    lost = _LOST.search(text)
+        return tuple(_with_links(device, links) for device in parse(text, listed))
+    lost = _LOST.search(text.partition(_PROCESSES)[0])  # the name of a process may say it, too
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no output")
     raise UnreadableError(f"nvidia-smi: exit code {code}: {first[:200]}", lost=short_bus(lost[1]) if lost else "")
 
@@ -178,26 +179,43 @@ def _topology(tool: str) -> Mapping[str, str]:
     return topology_matrix.parse(text) if code == 0 else {}
 
 
-def parse(text: str) -> tuple[DeviceState, ...]:
-    """Return the devices of a document. Raises UnreadableError for text that is none, or that is cut.
+def parse(text: str, listed: int | None = None) -> tuple[DeviceState, ...]:
+    """Return the devices of a document. Sentences before and after the document are warnings of the driver.
 
-    Sentences before and after the document are warnings of the driver.
+    nvidia-smi writes the names of processes as they are, and their users choose them: tags, comments, whole devices.
+    No name stands before the first process of a device. So the text from the beginning of a device to there is the
+    driver's, if the text has as many beginnings of devices as there are devices; nothing else is read but the numbers
+    of processes.
+
+    Args:
+        text: the output of ``nvidia-smi -q -x``.
+        listed: how many devices ``nvidia-smi -L`` lists, in which no user writes anything; None: it does not say, and
+            all that are attached must be there.
+
+    Raises:
+        UnreadableError: for text that is no document, that is cut, or in which a device may be made up.
     """
-    text = _without_names(text)
-    if "<!ENTITY" in text or len(text) > _MOST_CHARS:
+    begin, end = max(0, text.find("<")), text.rfind(_END)
+    opening, *gpus = text[begin : end if end >= 0 else None].split(_GPU)
+    document = "".join([opening, *map(_without_names, gpus), _END if end >= 0 else ""])
+    if "<!ENTITY" in document or len(document) > _MOST_CHARS:
         raise UnreadableError("nvidia-smi -q -x: no document of nvidia-smi")
-    begin, end = text.find("<"), text.rfind(_END)
-    document, after = (text[begin:], "") if end < 0 else (text[begin : end + len(_END)], text[end + len(_END) :])
     try:
         root = ElementTree.fromstring(document)
     except ElementTree.ParseError as error:
         raise UnreadableError(f"nvidia-smi -q -x: cut or damaged ({error})") from error
-    driver = root.findtext("driver_version", "")
-    corrupt = {short_bus(address) for address in _CORRUPT.findall(text[:begin] + after)}
-    devices = [_device(gpu, index, driver, corrupt) for index, gpu in enumerate(root.iter("gpu"))]
     attached = root.findtext("attached_gpus", "")
-    if _PID.fullmatch(attached) and len(devices) > int(attached):
-        raise UnreadableError(f"nvidia-smi -q -x: {len(devices)} devices, of which {attached} are attached")
+    counted = f"nvidia-smi -L lists {listed}"
+    if listed is None:
+        listed = int(attached) if _ATTACHED.fullmatch(attached) else 0
+        counted = f"{listed} attached"
+    if len(gpus) != listed:
+        why = "the name of a process may have made one up"
+        raise UnreadableError(f"nvidia-smi -q -x: {len(gpus)} devices, but {counted} ({why})")
+    driver = root.findtext("driver_version", "")
+    warnings = text[:begin] + (text[end + len(_END) :] if end >= 0 else "")
+    corrupt = {short_bus(address) for address in _CORRUPT.findall(warnings)}
+    devices = [_device(gpu, index, driver, corrupt) for index, gpu in enumerate(root.iter("gpu"))]
     names = distinct_uuids([(device.uuid, device.bus) for device in devices])
     return tuple(
         device if name == device.uuid else replace(device, uuid=name, unavailable={**device.unavailable, "uuid": TWIN})
@@ -205,24 +223,14 @@ def parse(text: str) -> tuple[DeviceState, ...]:
     )
 
 
-def _without_names(text: str) -> str:
-    """Return a document without the names of processes, which nvidia-smi writes as they are.
-
-    Their users choose them: other tags, or characters that no document may have. Of the last part of a device only the
-    numbers of its processes stay.
-    """
-    lines, is_inside = list[str](), False
-    for line in text.split("\n"):
-        tag = line.strip()
-        if not is_inside:
-            lines.append(line)
-            is_inside = tag == "<processes>"
-        elif tag == "</gpu>":
-            lines += ["</processes>", line]
-            is_inside = False
-        elif _PID_LINE.fullmatch(line):
-            lines.append(f"<process_info>{tag}</process_info>")
-    return "\n".join(lines)
+def _without_names(gpu: str) -> str:
+    """Return a device without what follows its processes; of these only the numbers stay."""
+    known, tag, rest = gpu.partition(_PROCESSES)
+    if not tag:
+        known, tag, _ = gpu.partition(_END_OF_GPU)
+        return f"{_GPU}{known}{tag}"
+    pids = "".join(f"<process_info><pid>{pid}</pid></process_info>" for pid in _PID_LINE.findall(rest))
+    return f"{_GPU}{known}<processes>{pids}</processes>{_END_OF_GPU}"
 
 
 def _device(gpu: ElementTree.Element, index: int, driver: str, corrupt: Container[str]) -> DeviceState:
@@ -261,9 +269,7 @@ def _device(gpu: ElementTree.Element, index: int, driver: str, corrupt: Containe
         else fabric,
         "throttle_reasons": _reasons(gpu),
         "throttled_ns": _reason_counters(gpu),
-        "processes": tuple(
-            int(pid.text or "") for pid in gpu.iterfind("processes/process_info/pid") if _PID.fullmatch(pid.text or "")
-        ),
+        "processes": tuple(int(pid.text or "") for pid in gpu.iterfind("processes/process_info/pid")),
     }
     return DeviceState(
         vendor="nvidia",
