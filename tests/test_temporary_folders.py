@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import tempfile
@@ -52,6 +53,33 @@ def test_the_folder_that_was_looked_at_is_the_one_that_is_used(tmp_path: Path, m
     _use([link, safe], monkeypatch)
     monkeypatch.setattr(folders, "without_links", exchanged)
     assert Path(folders.own_temporary_folder()).parent == safe
+
+
+def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is removed between the look at it and the lock, the second time by one that puts another one there."""
+    _use([tmp_path], monkeypatch)
+    folder, taken = tmp_path / folders.own_folder_name(), list[int]()
+
+    def lock(fd: int, how: int) -> None:
+        taken.append(os.fstat(fd).st_ino)
+        if len(taken) < 3:
+            folder.rmdir()
+        if len(taken) == 2:
+            (tmp_path / "x").mkdir()
+            folder.mkdir(0o700)
+        flock(fd, how)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lock)
+    kept, fd = folders.keep(folders.own_temporary_folder)
+    assert (kept, len(taken)) == (str(folder), 3)
+    assert folders.is_kept(kept, fd)
+    other = os.open(folder, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(fd)
+    flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
 
 
 @pytest.mark.root

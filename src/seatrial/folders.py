@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from seatrial.files import open_run_folder, umask_of_process
@@ -21,6 +22,7 @@ from seatrial.start import ForeignError, status_of, trusted_users, user_outside,
 TEMPORARY = ("/tmp", "/var/tmp")
 """Where a host keeps temporary files, besides TMPDIR."""
 
+_TRIES = 3
 _DEFAULT_ACL = "system.posix_acl_default"
 _ACL_HEAD_BYTES = 4
 _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x01, 0x04, 0x10, 0x20
@@ -148,6 +150,36 @@ def own_temporary_folder() -> str:
 def new_temporary_folder() -> str:
     """Return a new folder beside that one, for where others have taken its name. Raises NotPrivateError, too."""
     return _temporary_folder(f"seatrial-{os.urandom(8).hex()}")
+
+
+def keep(make: Callable[[], str]) -> tuple[str, int]:
+    """Return the folder of ``own_temporary_folder`` or ``new_temporary_folder``, and a descriptor to keep open while it
+    is used: once a cleaner of temporary files has removed it, another user could make one of its name.
+
+    systemd-tmpfiles leaves a folder that is locked (tmpfiles.d(5)); others leave it while its times are new, so call
+    ``os.utime`` for the descriptor more than once a day. Raises NotPrivateError.
+    """
+    for _ in range(_TRIES):
+        folder = make()
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            fd = open_run_folder(folder)
+            try:
+                with contextlib.suppress(OSError):  # a file server without locks
+                    # A cleaner that is at work has locked it; no other user can.
+                    fcntl.flock(fd, fcntl.LOCK_SH)
+                if is_kept(folder, fd):
+                    os.utime(fd)
+                    return folder, fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+    raise NotPrivateError(errno.EBUSY, f"{folder} was removed {_TRIES} times meanwhile")
+
+
+def is_kept(folder: str, fd: int) -> bool:
+    """Return whether this open folder is still the one of this name. Raises FileNotFoundError where there is none."""
+    return os.path.samestat(os.fstat(fd), status_of(folder))
 
 
 def _temporary_folder(name: str) -> str:

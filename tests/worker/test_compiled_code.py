@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from seatrial import folders
 from seatrial.environment.self_location import import_variables, module_argv
 from seatrial.training.recipe import Recipe
-from seatrial.worker import train_rank
+from seatrial.worker import compiled_code, train_rank
 from seatrial.worker.train_spec import TrainSpec
 
 _NEIGHBOR = 12345
@@ -24,7 +26,7 @@ _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 @pytest.fixture
-def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of temporary files of all users."""
     (folder := tmp_path / "tmp").mkdir()
     folder.chmod(0o1777)
@@ -34,7 +36,8 @@ def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in _CACHES:
         # Not ``delenv``: torch sets one of them when it is imported.
         monkeypatch.setenv(name, "")
-    return folder
+    yield folder
+    compiled_code.release_compiled_code()
 
 
 def _spec(tmp_path: Path, **more: Any) -> TrainSpec:
@@ -86,20 +89,66 @@ def test_the_folder_of_a_neighbor_is_not_used(mode: int, tmp: Path, monkeypatch:
     os.chown(theirs, _NEIGHBOR, _NEIGHBOR)
     with pytest.raises(folders.NotPrivateError, match=f"of user {_NEIGHBOR}; remove it, or set TMPDIR"):
         folders.own_temporary_folder()
-    at_end = list[tuple[Any, ...]]()
-    monkeypatch.setattr(
-        "seatrial.worker.compiled_code.atexit", SimpleNamespace(register=lambda *call, **_: at_end.append(call))
-    )
     own = Path(_begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"])
     assert (own.parent, own.name == theirs.name) == (tmp, False)
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
     (own / "code").touch()
-    ((remove, folder),) = at_end
-    remove(folder)
+    compiled_code.release_compiled_code()
     assert list(tmp.iterdir()) == [theirs]
     monkeypatch.setattr(folders, "TEMPORARY", (str(other := tmp.parent / "other"),))
     other.mkdir()
     assert _begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"].startswith(str(other))
+
+
+_RANK = """
+import os, sys
+from seatrial import folders
+from seatrial.worker import compiled_code, train_main
+
+def run_rank(*_):
+    compiled_code.keep_compiled_code_private()
+    print(os.environ["TMPDIR"])
+    open(os.environ["TMPDIR"] + "/code", "x").close()
+    return 1
+
+folders.TEMPORARY, train_main.run_rank = (), run_rank
+train_main.main()
+"""
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_rank_removes_a_folder_that_only_it_finds(mode: int, tmp: Path) -> None:
+    """It ends without handlers of ``atexit``. That of the user stays for the next run."""
+    (own := tmp / folders.own_folder_name()).mkdir()
+    own.chmod(mode)
+    argv = [sys.executable, "-c", _RANK, _spec(tmp.parent).to_json()]
+    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    used, is_own = Path(done.stdout.strip()), mode == 0o700
+    assert (used.parent, used == own) == (tmp, is_own)
+    assert sorted(tmp.rglob("*")) == [own, *([own / "code"] if is_own else [])]
+
+
+@pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="needs systemd-tmpfiles")
+def test_a_cleaner_leaves_the_folder_of_a_rank_that_runs(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user could make one of its name afterwards, and torch loads code from there when it compiles again."""
+    own = Path(_begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"])
+    (own / "code").touch()
+    (tmp / "old").mkdir()
+    (tmp.parent / "clean.conf").write_text(f"d {tmp} 1777 - - 0\n")
+    subprocess.run(["systemd-tmpfiles", "--clean", tmp.parent / "clean.conf"], timeout=50, check=True)
+    assert sorted(tmp.rglob("*")) == [own, own / "code"]
+
+
+def test_the_times_of_the_folder_are_set_again_and_again(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other cleaners look at the age of a folder, and at no lock."""
+    monkeypatch.setattr(compiled_code, "_RENEWED_S", 0.01)
+    own = Path(_begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"])
+    for _ in range(2):
+        os.utime(own, (1, 1))
+        while own.stat().st_mtime == 1 or own.stat().st_atime == 1:
+            time.sleep(0.01)
 
 
 def test_a_folder_in_which_all_can_rename_is_refused(

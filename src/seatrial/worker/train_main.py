@@ -17,6 +17,7 @@ from seatrial.errors import SeatrialError
 from seatrial.mpi_backend.finalize import leave
 from seatrial.util.job_signals import ignore_those_for_ranks
 from seatrial.util.streams import write_line
+from seatrial.worker.compiled_code import release_compiled_code
 from seatrial.worker.parent import SPAWNED_BY, die_with_parent
 from seatrial.worker.train_rank import RankIdentity, run_rank
 from seatrial.worker.train_spawn import spawn
@@ -36,6 +37,7 @@ def main() -> None:
     except SeatrialError as error:
         write_line(f"Error: {error}")
         code = error.exit_code
+    release_compiled_code()
     leave(code)
 
 
