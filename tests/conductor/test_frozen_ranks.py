@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from conductor.simulated_program import config
 
 from seatrial.conductor.hang_detector import HangDetector
+from seatrial.conductor.program_conductor import ProgramConductor
+from seatrial.conductor.rank_status import is_quiet
 
 _HOSTS = {rank: f"host {rank}" for rank in range(3)}
 
@@ -38,3 +41,12 @@ def test_a_stopped_rank_is_frozen_and_never_absent(together: bool) -> None:
         if hang_detector.poll(tick * 0.25):
             break
     assert [suspicion.how for suspicion in hang_detector.suspicions] == ["frozen"]
+
+
+def test_a_rank_of_a_program_is_known_from_its_start_on() -> None:
+    """The clock of the conductor does not begin with it: else its first statuses would seem to come late."""
+    status = ProgramConductor(config(), 5_000.0)._statuses()[0]
+    for second in range(1, 16):
+        assert not is_quiet(status, 5_000.0 + second)
+        status.update(("S", 0.0, 0, ""), 5_000.0 + second)
+    assert is_quiet(status, 5_015.0)

@@ -86,7 +86,8 @@ class ProgramConductor(BaseConductor):
         self._reset_ranks(now)
 
     def _reset_ranks(self, now: float) -> None:
-        self._rank_statuses = {rank: RankStatus(moved_at=now) for rank in range(self._config.world_size)}
+        ranks = range(self._config.world_size)
+        self._rank_statuses = {rank: RankStatus(moved_at=now, known_until=now) for rank in ranks}
         self._ready: set[int] = set()
         self._results: dict[int, int] = {}
         """Rank -> the exit code that it announced together with its result."""

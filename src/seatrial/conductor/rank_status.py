@@ -46,7 +46,7 @@ class RankStatus:
     """Phases entered so far."""
     phase: str = ""
     """Label of the current phase."""
-    moved_at: float = 0.0
+    moved_at: float
     """Last time that it entered a phase or used CPU time."""
     entered_at: float = 0.0
     """Last time that it entered a phase: a rank that waits may spin."""
@@ -54,7 +54,7 @@ class RankStatus:
     """Since when it has been in state T or D without a break, as statuses of this step show. None: it is not."""
     seen_at: float = 0.0
     """Time of this status."""
-    known_until: float = 0.0
+    known_until: float
     """Until when statuses show what it did: late ones come all at once, and the first one is as old as the wait."""
 
     @property
