@@ -44,6 +44,22 @@ def test_pieces_make_one_file_for_each_rank(tmp_path: Path) -> None:
     assert logs.notes() == []
 
 
+def test_pods_that_all_start_again_have_files_of_their_own(tmp_path: Path) -> None:
+    """The conductor in them counts generations and bytes from 0 again."""
+    with contextlib.closing(RankLogs(tmp_path, 1, 2)) as logs:
+        for text in (b"first\n", b"again\n"):
+            logs.begin_start()
+            logs.begin(0)
+            logs.take(piece(0, text, last=True))
+        # No more starts than the run can have.
+        logs.begin_start()
+        logs.begin(0)
+        with pytest.raises(ValueError, match="came twice"):
+            logs.take(piece(0, b"third\n", last=True))
+    assert [(tmp_path / f"rank0.gen{number}.log").read_bytes() for number in (0, 1)] == [b"first\n", b"again\n"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_gap_has_a_line_and_a_note(tmp_path: Path) -> None:
     logs = RankLogs(tmp_path, 2)
     logs.take(piece(0, b"begin"))

@@ -181,7 +181,9 @@ def _conduct(
     logs = RankLogs(folder, job.world_size, generations, is_kept=not is_followed)
 
     def record(event: dict[str, Any]) -> None:
-        if event.get("kind") == "generation":
+        if event.get("kind") == "run":
+            logs.begin_start()
+        elif event.get("kind") == "generation":
             logs.begin(event["gen"])
         on_event(event)
 

@@ -55,8 +55,11 @@ class RankLogs:
         are only judged, and somebody else writes them.
         """
         self._folder, self._world_size, self._generations, self._is_kept = folder, world_size, generations, is_kept
+        self._start = -1
+        """The start of the conductor that began last. It counts its generations from 0, as the one before did: those of
+        the second one begin with 1."""
         self._begun = 0
-        """The generation that began last."""
+        """The generation that began last, of all starts."""
         self._newest = Counter[int]()
         """Rank -> the generation of its last piece. Its agent sends the output of one after the other, so that one file
         of each rank is written at a time."""
@@ -65,9 +68,16 @@ class RankLogs:
         self._rank_bytes: Counter[int] = Counter()
         """Rank -> bytes in all of its files."""
 
+    def begin_start(self) -> None:
+        """Take note that the conductor in the pods has started, perhaps once more with all pods."""
+        self._start = min(self._start + 1, self._generations - 1)
+
     def begin(self, generation: int) -> None:
         """Take note that a generation begins: before it does, no rank of it prints anything."""
-        self._begun = max(self._begun, min(generation, self._generations - 1))
+        self._begun = max(self._begun, min(self._of_run(generation), self._generations - 1))
+
+    def _of_run(self, generation: int) -> int:
+        return max(0, self._start) + generation
 
     def take(self, message: RankLog) -> None:
         """Append a piece. Where pieces are missing before it, a line in the file says so.
@@ -77,6 +87,7 @@ class RankLogs:
         rank, generation, at = message["rank"], message["gen"], message["at"]
         if not (type(rank) is type(generation) is type(at) is int and 0 <= at < 1 << 62):
             raise ValueError("the place of a piece of output is no number")
+        generation = self._of_run(generation)
         if not (0 <= rank < self._world_size and self._newest[rank] <= generation <= self._begun):
             raise ValueError(f"rank {rank}, generation {generation}: no such rank prints in this run by now")
         unpack = zlib.decompressobj()
