@@ -94,6 +94,26 @@ def require_private(folder: str | os.PathLike[str]) -> None:
         )
 
 
+def require_own_place(folder: str | os.PathLike[str]) -> None:
+    """Raise NotPrivateError where another user could put another folder in the place of a private one."""
+    if exchanged_by := possible_exchange(os.path.dirname(folder)):
+        raise NotPrivateError(errno.EPERM, f"{exchanged_by}, so {os.fspath(folder)} may be exchanged; set TMPDIR")
+
+
+def is_of_another_user(path: str) -> bool:
+    """Return whether another user owns what is at a path, or else the last folder that is on its way; root and this
+    user are none, and links are followed."""
+    is_theirs = False
+    with contextlib.suppress(OSError):
+        for name, fd, user, _ in way_to(path):
+            # The file system of a user may answer nothing.
+            if user:
+                return True
+            if not stat.S_ISLNK((status := os.fstat(fd)).st_mode):
+                is_theirs = status.st_uid not in trusted_users(name)
+    return is_theirs
+
+
 def own_folder_name() -> str:
     """Return the name of this user's folder among those of others: in several containers each user may be root."""
     numbers = dict.fromkeys((os.geteuid(), user_outside()))
@@ -134,7 +154,8 @@ def possible_exchange(folder: str) -> str:
         status = os.fstat(fd)
         if status.st_uid not in trusted_users(name):
             return f"{name} belongs to user {status.st_uid}"
-        if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        # The mode of a link says nothing: who can exchange it could write to the folder that it is in.
+        if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX and not stat.S_ISLNK(status.st_mode):
             return f"other users can write to {name}"
     return ""
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import math
 import os
+import re
 import struct
 import tarfile
 import tracemalloc
@@ -500,6 +501,27 @@ def test_a_temporary_folder_of_another_user_gives_no_data(tmp_path: Path, monkey
         dataset_files.make_default_folder({})
 
 
+def test_a_temporary_folder_that_others_could_exchange_gives_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at it and the reading."""
+    monkeypatch.setattr(dataset_files, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
+    (link := tmp_path / "link").symlink_to("tmp")
+    (tmp_path / "tmp").mkdir()
+    for place in (tmp_path / "tmp", link):
+        monkeypatch.setattr("tempfile.tempdir", str(place))
+        for mode in (0o700, 0o1777):
+            (tmp_path / "tmp").chmod(mode)
+            folder = dataset_files.make_default_folder({})
+            assert dataset_files.find("mnist", folder) is None
+        (tmp_path / "tmp").chmod(0o777)
+        said = f"other users can write to {tmp_path / 'tmp'}, so {folder.parent} may be exchanged; set TMPDIR"
+        with pytest.raises(RequestError, match=re.escape(said)):
+            dataset_files.find("mnist", folder)
+        with pytest.raises(RequestError, match="name a directory with --data"):
+            dataset_files.make_default_folder({})
+
+
 def test_a_temporary_folder_that_appears_after_its_check_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,5 +541,7 @@ def test_a_temporary_folder_that_appears_after_its_check_is_not_read(
 @pytest.mark.root
 def test_root_with_the_home_of_a_user_uses_another_folder(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
-    for environ in ({"HOME": str(tmp_path)}, {"XDG_CACHE_HOME": str(tmp_path)}):
-        assert tmp_path not in dataset_files.default_folder(environ).parents
+    (tmp_path / "link").symlink_to("new")
+    for folder in (tmp_path, tmp_path / "new", tmp_path / "new" / "cache", tmp_path / "link"):
+        for name in ("HOME", "XDG_CACHE_HOME"):
+            assert tmp_path not in dataset_files.default_folder({name: str(folder)}).parents

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from seatrial.errors import RequestError
 from seatrial.files import has_entry, status_behind_links
-from seatrial.folders import make_private, own_folder_name, require_private
+from seatrial.folders import is_of_another_user, make_private, own_folder_name, require_own_place, require_private
 from seatrial.training.data import cifar
 from seatrial.training.data.data_file import is_folder
 from seatrial.training.data.datasets import DATASETS
@@ -58,6 +58,7 @@ def make_default_folder(environ: Mapping[str, str]) -> Path:
     if folder.parent == _temporary_folder():
         with _in_words(folder.parent):
             make_private(folder.parent)
+            require_own_place(folder.parent)
     return folder
 
 
@@ -77,10 +78,8 @@ def _in_words(folder: Path) -> Iterator[None]:
 
 def _is_of_another_user(folder: str) -> bool:
     """Return whether this is root with the folder of a user, as after ``sudo -E``: the user could change what root
-    reads there, and could not remove what root writes."""
-    with contextlib.suppress(OSError):
-        return os.geteuid() == 0 and os.stat(folder).st_uid != 0
-    return False
+    reads there, and could not remove what root writes. Root would make one that is not there yet."""
+    return os.geteuid() == 0 and is_of_another_user(folder)
 
 
 def find(name: str, folder: Path) -> tuple[Path, ...] | None:
@@ -96,6 +95,7 @@ def find(name: str, folder: Path) -> tuple[Path, ...] | None:
         with _in_words(folder.parent):
             try:
                 require_private(folder.parent)
+                require_own_place(folder.parent)
             except FileNotFoundError:  # Nobody has looked at one that appears now.
                 return None
     # Files that cannot be used, such as a FIFO or a broken link, are reported where they are read.
