@@ -76,6 +76,13 @@ def test_no_other_value_gets_into_a_rank(kind: str, path: str, value: object) ->
     assert (fault_of_start(start, digest_of_start(start)) == "") == is_sound
 
 
+@pytest.mark.parametrize(("name", "value"), [("argv", []), ("argv", {}), ("argv", ""), ("args", {}), ("args", "")])
+def test_an_empty_command_is_no_trial(name: str, value: object) -> None:
+    start = _start("start_program")
+    start["program"][name] = value
+    assert fault_of_start(start, digest_of_start(start)).endswith(f"({name})")
+
+
 @pytest.mark.parametrize("address", ["", "-x", "a b", "$(id)", "a;b", "a\n", "a/b", "x" * 256, "ä"], ids=repr)
 def test_an_address_is_nothing_else(address: str) -> None:
     start = _start("start_program")

@@ -49,6 +49,11 @@ def _require_sound(start: Start) -> None:
     if start["kind"] == "start_workers":
         return
     program = start["program"]
+    # The digest of a trial is that of an empty command.
+    if not (isinstance(program["argv"], list) and program["argv"]):
+        raise DamageError("argv")
+    if not isinstance(program["args"], list):
+        raise DamageError("args")
     for name in _NUMBERS:
         _require_number(program, name)
     _require_numbers(program, "shown")
