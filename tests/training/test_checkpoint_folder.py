@@ -127,6 +127,25 @@ def test_a_folder_that_its_user_has_moved_gets_the_rest_and_a_note(store: Checkp
     assert len(notes) == 1
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o775])
+def test_a_restart_empties_no_folder_that_others_could_put_there(
+    mode: int, tmp_path: Path, best: Path, notes: list[str]
+) -> None:
+    """A rank that starts again opens the name anew, and a neighbor may have put a link there meanwhile."""
+    before = _steps(best)
+    with CheckpointFolder(tmp_path / "team/kept") as store:
+        store.save(10_000, STATE)
+    (tmp_path / "team").chmod(mode)
+    _exchange(tmp_path / "team/kept", best)
+    with CheckpointFolder(tmp_path / "team/kept", note=notes.append) as store:
+        store.newest()
+        for step in (20_000, 30_000, 40_000, 50_000):
+            store.save(step, STATE)
+    written = [40_000, 50_000]
+    assert _steps(best) == ([*before, *written] if mode == 0o775 else written)
+    assert len([note for note in notes if "has not written" in note]) == (mode == 0o775), notes
+
+
 def test_a_closed_store_opens_what_lies_at_the_name_then(store: CheckpointFolder, best: Path) -> None:
     store.save(10_000, STATE)
     _exchange(store.folder, best)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import create, open_to_read, remove, rename_durably, status_of_entry, statuses_in
-from seatrial.folders import make_folders
+from seatrial.folders import make_folders, possible_exchange
 from seatrial.start import owner_of_new_files
 from seatrial.training.folder_lock import lock_folder
 from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
@@ -97,6 +97,10 @@ class CheckpointFolder:
         self._whole: dict[str, None] = {}
         """Names of the files that this object wrote, or has resumed from, in this order; loading one checks it
         again."""
+        self._saved: set[str] = set()
+        """Names of those that this process has written."""
+        self._exchange = ""
+        """How another user could put a link to another folder of this one in place of the folder; empty: nobody can."""
         self._left: set[str] = set()
         """Names of older files of other users, who may plant any number."""
 
@@ -124,6 +128,7 @@ class CheckpointFolder:
             ) from error
         self._whole.pop(name, None)
         self._whole[name] = None
+        self._saved.add(name)
         self._remove_old(name)
         return self._place() / name
 
@@ -244,6 +249,7 @@ class CheckpointFolder:
         try:
             if self._opened is None:
                 make_folders(self.folder)
+            self._exchange = _exchange_of(self.folder)
             lock = lock_folder(self._way(), named=self.folder, wait_s=self._lock_wait_s)
             if lock is not None:
                 self._held.callback(os.close, lock)
@@ -364,6 +370,15 @@ class CheckpointFolder:
                     )
                 self._left.add(name)
                 continue
+            if self._exchange and name not in self._saved:
+                # It may be of another training of this user: somebody else has put this folder there.
+                if not self._left:
+                    self._note(
+                        f"{self.folder} has older checkpoints that this process has not written, such as {name}: they"
+                        f" stay, since {self._exchange}."
+                    )
+                self._left.add(name)
+                continue
             try:
                 with contextlib.suppress(FileNotFoundError):
                     remove(self._way() / name)
@@ -374,6 +389,16 @@ class CheckpointFolder:
             self._note(
                 f"{len(failures)} older checkpoints in {self.folder} could not be removed, such as {failures[0]}."
             )
+
+
+def _exchange_of(folder: Path) -> str:
+    """Return how another user could put another folder in place of this one; empty: nobody but root can."""
+    path = os.path.abspath(folder)
+    try:
+        # A link leads through folders whose entries others may change, too.
+        return possible_exchange(path if os.path.islink(path) else os.path.dirname(path))
+    except OSError as error:
+        return f"the way to it cannot be judged ({error.strerror or error})"
 
 
 class _DamagedError(SeatrialError):
