@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ TEMPORARY = ("/tmp", "/var/tmp")
 """Where a host keeps temporary files, besides TMPDIR."""
 
 _TRIES = 3
+_LOCK_S = 10.0
+"""Seconds for a lock that a cleaner of temporary files has meanwhile. Without one the times of the folder keep it."""
 _DEFAULT_ACL = "system.posix_acl_default"
 _ACL_HEAD_BYTES = 4
 _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x01, 0x04, 0x10, 0x20
@@ -185,9 +188,7 @@ def keep(make: Callable[[], str]) -> tuple[str, int]:
         with contextlib.suppress(FileNotFoundError, PermissionError):
             fd = open_run_folder(folder)
             try:
-                with contextlib.suppress(OSError):  # a file server without locks
-                    # A cleaner that is at work has locked it; no other user can.
-                    fcntl.flock(fd, fcntl.LOCK_SH)
+                _lock(fd)
                 if is_kept(folder, fd):
                     os.utime(fd)
                     return folder, fd
@@ -196,6 +197,19 @@ def keep(make: Callable[[], str]) -> tuple[str, int]:
                 raise
             os.close(fd)
     raise NotPrivateError(errno.EBUSY, f"{folder} was removed {_TRIES} times meanwhile")
+
+
+def _lock(fd: int) -> None:
+    """Lock a folder. A cleaner that is at work has locked it; no other user can. Some file servers have no locks."""
+    until = time.monotonic() + _LOCK_S
+    with contextlib.suppress(OSError):
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            if time.monotonic() > until:
+                return
+            time.sleep(0.01)
 
 
 def is_kept(folder: str, fd: int) -> bool:
