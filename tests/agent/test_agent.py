@@ -21,7 +21,7 @@ from seatrial.protocol.job_digest import digest_of_job
 from seatrial.protocol.wire import encode
 
 _START: dict[str, Any] = {"kind": "start_workers", "run": "x", "gen": 0, "ranks": [[0, 1]], "places": [[0, 0], [1, 1]]}
-_START |= {"device": "cpu", "backend": "auto", "interface": "", "env": {}, "planted": []}
+_START |= {"device": "cpu", "backend": "auto", "interface": "", "env": {}}
 
 
 @pytest.fixture
@@ -78,7 +78,14 @@ def test_it_asks_for_the_time_eight_times(conductor: StubConductor) -> None:
 def test_a_trial_with_killed_hanging_and_stopped_ranks(conductor: StubConductor) -> None:
     """One start of torch for all that needs the real worker."""
     conductor.send({"kind": "welcome", "run": "x"})
-    conductor.send({**_START, "ranks": [[0, 3]], "places": [[n, n] for n in range(4)], "planted": ["hang@bootstrap:0"]})
+    conductor.send(
+        {
+            **_START,
+            "ranks": [[0, 3]],
+            "places": [[n, n] for n in range(4)],
+            "env": {"SEATRIAL_PLANT": "hang@bootstrap:0"},
+        }
+    )
     while len(conductor.of("rank")) < 4:
         conductor.until_kind("rank")
     pids = {event["rank"]: event["pid"] for event in conductor.of("rank")}

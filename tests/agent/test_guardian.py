@@ -113,6 +113,30 @@ def test_the_guardian_passes_signals_on_and_ends_as_the_agent_did(code: str, exp
     assert done.returncode == expected
 
 
+@pytest.mark.parametrize(("asked", "expected"), [(True, 7), (False, -signal.SIGKILL)])
+def test_a_stopped_agent_ends(asked: bool, expected: int) -> None:
+    """In order where it is asked to, which it hears only once it is continued; otherwise after a while."""
+    code = "signal.signal(15, lambda *_: sys.exit(7)); os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)"
+    before = f"from seatrial.agent import guardian; guardian._MOST_STOPPED_S = {20.0 if asked else 0.5}; "
+    process = subprocess.Popen([sys.executable, "-c", before + _GUARDED + code])
+    try:
+        _until_it_stops(process.pid)
+        if asked:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == expected
+    finally:
+        process.send_signal(END_AT_ONCE)
+        process.wait(20)
+
+
+def _until_it_stops(guardian: int) -> None:
+    until = time.monotonic() + 20.0
+    children = Path(f"/proc/{guardian}/task/{guardian}/children")
+    while not any((seen := read_process(int(pid))) and seen.state == "T" for pid in children.read_text().split()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def test_a_launcher_that_ignores_its_children_hears_the_exit_code() -> None:
     before = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
     done = subprocess.run([sys.executable, "-c", before + _GUARDED + "sys.exit(5)"], timeout=30, check=False)

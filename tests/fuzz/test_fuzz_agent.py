@@ -167,7 +167,6 @@ _START = {
     "backend": "auto",
     "interface": "",
     "env": {},
-    "planted": [],
 }
 _PROGRAM = {
     "kind": "start_program",

@@ -12,9 +12,12 @@ import os
 import platform
 import resource
 import signal
+import time
 
 from seatrial.agent import orphans
 from seatrial.errors import SeatrialError
+from seatrial.probe.process import read_process
+from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S
 from seatrial.util.job_signals import FOR_RANKS
 
 END_AT_ONCE = signal.SIGALRM
@@ -27,6 +30,8 @@ _PASSED_ON = frozenset({*ENDING, *FOR_RANKS})
 _HEARD = _PASSED_ON | {signal.SIGCHLD, END_AT_ONCE}
 _WAIT_S = 1.0
 """A signal interrupts this wait."""
+_MOST_STOPPED_S = CONDUCTOR_SILENT_S
+"""By then its controller has given up a stopped agent, which nobody else may ever end."""
 _END_S = 2.0
 """The kernel ends a killed process in milliseconds, except in state D."""
 
@@ -67,11 +72,24 @@ def _watch(agent: int) -> int:
             with contextlib.suppress(OSError):
                 os.close(int(name))
     ended = status = 0
+    must_end, stopped_s = False, 0.0
     while not ended:
+        began = time.monotonic()
         heard = signal.sigtimedwait(_HEARD, _WAIT_S)
         number = heard.si_signo if heard else 0
         if number in _PASSED_ON or number == END_AT_ONCE:
             os.kill(agent, signal.SIGKILL if number == END_AT_ONCE else number)
+        must_end = must_end or number in ENDING
+        seen = read_process(agent)
+        if seen is None or seen.state != "T":
+            stopped_s = 0.0
+        else:
+            # Where the whole job was stopped, by Slurm for example, the time of that does not count.
+            stopped_s += min(time.monotonic() - began, _WAIT_S)
+            if stopped_s > _MOST_STOPPED_S:
+                os.kill(agent, signal.SIGKILL)
+            elif must_end:  # a stopped process ends in order once it is continued
+                os.kill(agent, signal.SIGCONT)
         orphans.reap((agent,))
         ended, status = os.waitpid(agent, os.WNOHANG)
     orphans.kill(_END_S)

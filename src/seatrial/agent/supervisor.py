@@ -24,6 +24,7 @@ from seatrial.agent.program_ranks import environ_of, refusal_events, start_folde
 from seatrial.agent.rank_output import RankOutput
 from seatrial.agent.rank_process import RankProcess
 from seatrial.agent.standstill import Standstill, stack_events
+from seatrial.environment.drill import planted_faults
 from seatrial.environment.interface_choice import choose
 from seatrial.environment.placeholders import fill_placeholders
 from seatrial.environment.pmi import leave_launcher
@@ -381,7 +382,7 @@ class Agent:
 
     def _begin_start(self, start: Start) -> None:
         """Start processes once the disks have answered that they are started from."""
-        if fault := fault_of_start(start, self._job):
+        if fault := fault_of_start(start, self._job, ranks_run=bool(self._ranks)):
             raise ConnectionUnusableError(fault)
         self._program = start["kind"] == "start_program"
         self._start = start, DiskQuestion(partial(_start_folder, start))
@@ -401,8 +402,6 @@ class Agent:
     def _start_workers(self, start: StartWorkers) -> None:
         local_world_size = self._local_world_size or max(1, len(start["places"]))
         threads = typed_threads(start["env"]) or max(1, self._cores // local_world_size)
-        if not isinstance(start["interface"], str):
-            raise TypeError(f"{start['interface']!r} is no name of a network interface")
         if start["interface"]:
             choose(os.environ, start["interface"])
             self._address = address_of(start["interface"]) or self._address
@@ -423,7 +422,7 @@ class Agent:
                 ranks=start["ranks"],
                 device=start["device"],
                 backend=start["backend"],
-                planted=start["planted"],
+                planted=list(planted_faults(start["env"])),
                 threads=threads,
             )
             log = self._output.open(rank, start["gen"])

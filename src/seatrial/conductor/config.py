@@ -80,8 +80,6 @@ class TrialConfig(Config):
     """cpu, cuda, rocm or auto."""
     backend: str
     """gloo, nccl, mpi or auto."""
-    planted: tuple[str, ...] = ()
-    """Faults to inject, as typed."""
     suspects: Callable[[str, list[dict[str, Any]]], tuple[int, ...]]
     """(check, its events) -> ranks to measure again, one after the other. Pure."""
     next_round: Callable[[str, list[dict[str, Any]]], tuple[tuple[int, ...], Any] | None] = lambda check, events: None

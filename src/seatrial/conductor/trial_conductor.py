@@ -131,7 +131,6 @@ class TrialConductor(BaseConductor):
                 env=dict(config.env),
                 device=config.device,
                 backend=config.backend,
-                planted=list(config.planted),
                 interface=self._interface,
             )
             self._send(node, command)

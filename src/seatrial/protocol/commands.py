@@ -92,13 +92,11 @@ class StartWorkers(TypedDict):
     places: list[list[int]]
     """[rank, local_rank] of each rank on this node."""
     env: dict[str, str]
-    """Variables to add to the environment of the ranks."""
+    """Variables to add to the environment of the ranks; SEATRIAL_PLANT among them plants faults."""
     device: str
     """cpu, cuda, rocm or auto."""
     backend: str
     """gloo, nccl, mpi or auto."""
-    planted: list[str]
-    """Faults to inject, as typed."""
     interface: str
     """The network interface that the ranks use; empty: the one that the agent has chosen."""
 

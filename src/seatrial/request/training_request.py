@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.environment import self_location
+from seatrial.environment.drill import planted_faults
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
 from seatrial.probe.torch_install import interpreter
@@ -320,7 +321,7 @@ def _spec(
     folder = values["checkpoint_dir"]
     if folder is None and (save_every or values["max_restarts"] or values["resume"] not in ("auto", "never")):
         folder = _DEFAULT_FOLDER
-    planted = tuple(filter(None, environ.get("SEATRIAL_PLANT", "").split(";")))
+    planted = planted_faults(environ)
     parse_faults(planted, world_size, ("train",))
     return TrainSpec(
         recipe=_recipe(values, world_size),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.checks import diagnostics, registry, training
+from seatrial.environment.drill import planted_faults
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
 from seatrial.plan.model import Plan, Setting
@@ -91,7 +92,7 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
         if rendezvous is None
         else external_launcher.placement(target_request, identity, rendezvous)
     )
-    planted = tuple(filter(None, os.environ.get("SEATRIAL_PLANT", "").split(";")))
+    planted = planted_faults(os.environ)
     on_one_machine = external_launcher.is_on_one_machine(identity) if rendezvous else target_request.target == "local"
     plan = _about_these_nodes(
         plan_of({name: getattr(request, name) for name in _OF_PLAN}), 1 if on_one_machine else placement.nodes

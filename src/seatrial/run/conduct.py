@@ -337,10 +337,9 @@ def _config(job: Job) -> TrialConfig:
         # Pods start one after another; the deadline of the plan is for the time after all of them have connected.
         deadline_s=float(job.plan.deadline_s.value) + (wait_s if wait_s > _JOIN_S else 0.0),
         join_timeout_s=wait_s,
-        env=dict(job.env),
+        env=job.rank_env,
         device=job.device,
         backend=job.backend,
-        planted=tuple(job.planted),
         suspects=lambda check, events: suspects(job.plan, check, events),
         next_round=lambda check, events: next_round(job.plan, check, events),
         fails=lambda check, events: fails(job.plan, check, events),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from seatrial.environment.drill import planting
 from seatrial.environment.working_folder import script_of
 from seatrial.protocol.job_digest import VARIABLE, digest_of_job
 from seatrial.targets.hidden_values import shown_arguments, shown_environment
@@ -51,9 +52,14 @@ class Processes:
         return self.nodes * self.nproc_per_node
 
     @property
+    def rank_env(self) -> Mapping[str, str]:
+        """``env``, with what else all ranks get."""
+        return self.env
+
+    @property
     def digest(self) -> str:
         """``digest_of_job`` of what its agents may start."""
-        return digest_of_job(self.env)
+        return digest_of_job(self.rank_env)
 
     @property
     def agent_env(self) -> Mapping[str, str]:
@@ -91,6 +97,11 @@ class Job(Processes):
     """The options of ``seatrial run`` that differ from their defaults, with secrets hidden, to type them again."""
     launcher: str = ""
     """The launcher that started the ranks in the place of our agents, such as ``torchrun``; empty for none."""
+
+    @property
+    def rank_env(self) -> Mapping[str, str]:
+        """``env``, and the planted faults: a host that conducts for others can plant none that nobody has typed."""
+        return {**self.env, **planting(self.planted)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON for the ``run`` event and the report, with secrets hidden."""

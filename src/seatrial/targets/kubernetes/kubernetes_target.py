@@ -64,11 +64,10 @@ def _objects_of(job: Processes) -> list[Object]:
     from seatrial.targets.kubernetes.manifest.render import manifest
 
     workload: Workload = job.detail.workload
-    env = dict(job.env)
+    env = dict(job.rank_env)
     deadline_s = None
     if isinstance(job, Job):
         deadline_s = float(job.plan.deadline_s.value)
-        env |= {"SEATRIAL_PLANT": ";".join(job.planted)} if job.planted else {}
         if job.detail.kubectl is None:
             # Nobody follows the run, and the files of a pod are lost with it.
             env[VARIABLE] = "1"

@@ -8,12 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from seatrial.protocol.start_fields import MOST_PLACES
 from seatrial.util.text import quoted
 
 _DEVICES = ("cpu", "cuda", "rocm")
 _LOOPBACKS = ("", "lo", "lo0")
-_MOST_PROCESSES = 4096
-"""Above the 512 CPU processes and the accelerators that a machine has."""
 _MAX_PHRASE_CHARS = 300
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+_-]{0,63}")
 
@@ -74,7 +73,7 @@ def _read(answer: Any, device: str, nproc_per_node: int | None) -> SurveyAnswer:
     )
     if result.device not in (_DEVICES if device == "auto" else (device,)):
         raise _WrongFieldError(f"device {_shown(result.device)}")
-    most = _MOST_PROCESSES if nproc_per_node is None else nproc_per_node
+    most = MOST_PLACES if nproc_per_node is None else nproc_per_node
     if not (nproc_per_node or 1) <= result.nproc_per_node <= most:
         raise _WrongFieldError(f"nproc_per_node {_shown(result.nproc_per_node)}")
     if not _VERSION.fullmatch(torch):
