@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from seatrial.protocol.job_digest import digest_of_start
-from seatrial.protocol.start_fields import MOST_PLACES, fault_of_start
+from seatrial.protocol.start_fields import MOST_PLACES, fault_of_command
 
 _TRUST: dict[str, list[Any]] = {"owners": [], "mounters": [], "open_places": []}
 _PROGRAM: dict[str, Any] = {
@@ -39,7 +39,7 @@ _STARTS: dict[str, dict[str, Any]] = {
         "backend": "auto",
         "interface": "ib0.8001@x",
     },
-    "node_step": {"gen": 0, "step": 0, "check": "network"},
+    "node_step": {"gen": 0, "step": 0, "check": "network", "device": "cpu", "backend": "gloo", "watches": False},
 }
 _TEXT = "1; touch /tmp/owned"
 
@@ -49,7 +49,7 @@ def _start(kind: str) -> Any:
 
 
 def _fault(start: Any) -> str:
-    return fault_of_start(start, digest_of_start(start), ranks_run=False)
+    return fault_of_command(start, digest_of_start(start), ranks_run=False)
 
 
 @pytest.mark.parametrize("kind", _STARTS)
@@ -75,6 +75,7 @@ def test_what_ours_send_is_sound(kind: str) -> None:
         ("start_workers", "interface"),
         ("node_step", "gen"),
         ("node_step", "step"),
+        *[("node_step", name) for name in ("device", "backend", "watches")],
         ("start_program", "run"),
         ("start_program", "places.0.0"),
         *[("start_program", f"program.{name}") for name in ("spawns", "nnodes", "world_size", "group_rank")],
@@ -90,7 +91,7 @@ def test_no_other_value_gets_into_a_rank(kind: str, path: str, value: object) ->
     for name in way:
         holder = holder[name]
     holder[last] = value
-    is_sound = last == "watched" and value is True
+    is_sound = last in ("watched", "watches") and value is True
     assert (_fault(start) == "") == is_sound
 
 
@@ -136,7 +137,7 @@ def test_ranks_are_started_where_they_can_be(name: str, value: object) -> None:
 @pytest.mark.parametrize("kind", _STARTS)
 def test_no_ranks_are_started_beside_others(kind: str) -> None:
     start = _start(kind)
-    fault = fault_of_start(start, digest_of_start(start), ranks_run=True)
+    fault = fault_of_command(start, digest_of_start(start), ranks_run=True)
     assert fault == ("" if kind == "node_step" else "was asked to start ranks while others run")
 
 
@@ -145,7 +146,7 @@ def test_a_fault_that_nobody_has_typed_is_not_planted(kind: str) -> None:
     start = _start(kind)
     job = digest_of_start(start)
     start["env"] = {**start["env"], "SEATRIAL_PLANT": "agent-stop@compute:2"}
-    assert fault_of_start(start, job, ranks_run=False).startswith("was asked to start what its own command line does")
+    assert fault_of_command(start, job, ranks_run=False).startswith("was asked to start what its own command line does")
 
 
 @pytest.mark.parametrize("missing", ["run", "gen", "places", "program"])
@@ -153,4 +154,4 @@ def test_a_missing_field_is_told(missing: str) -> None:
     start = _start("start_program")
     job = digest_of_start(start)
     del start[missing]
-    assert f"({missing!r})" in fault_of_start(start, job, ranks_run=False)
+    assert f"({missing!r})" in fault_of_command(start, job, ranks_run=False)

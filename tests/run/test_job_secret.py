@@ -263,10 +263,15 @@ def test_munge_passes_a_secret_to_all_ranks_of_a_host(munged: subprocess.Popen[b
 def test_a_credential_of_another_user_is_not_believed(munged: subprocess.Popen[bytes]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to be another user")
+    assert munge.read_credential("token", _credential(munged, b"evil", user=65534)) is None
+    # What it holds is no complaint of the daemon, with which an agent would end.
+    assert munge.read_credential("token", _credential(munged, b"\xff\xfe", user=65534)) is None
+
+
+def _credential(munged: subprocess.Popen[bytes], content: bytes, user: int | None = None) -> str:
     assert isinstance(munged.args, list)
     argv = [str(shutil.which("munge", path="/usr/bin")), *(word for word in munged.args if "--socket" in word)]
-    made = subprocess.run(argv, input="evil", capture_output=True, text=True, user=65534, check=True)
-    assert munge.read_credential("token", made.stdout) is None
+    return subprocess.run(argv, input=content, capture_output=True, user=user, check=True).stdout.decode().strip()
 
 
 def test_an_agent_gets_its_token_by_munge_and_shows_its_host(munged: subprocess.Popen[bytes]) -> None:
@@ -309,10 +314,11 @@ def test_a_credential_with_another_proof_is_nobodys(munged: subprocess.Popen[byt
     sound = munge.make_credential("proof", "proof")
     sent = {0: ("proof", sound), 1: ("another proof", sound), 2: ("proof", "MUNGE:AAAA:")}
     sent |= {3: ("proof", "\ud800"), 4: ("proof", f"{sound}\n")}
-    assert hosts_of_credentials(sent) == {0: _MUNGE_HOST, 1: None, 2: None, 3: None, 4: None}
+    sent |= {5: ("proof", _credential(munged, b"seatrial proof of an agent: \xff"))}
+    assert hosts_of_credentials(sent) == {0: _MUNGE_HOST} | dict.fromkeys(range(1, 6))
     munged.terminate()
     munged.wait(10.0)
-    assert hosts_of_credentials(sent) == {0: "", 1: "", 2: "", 3: None, 4: None}
+    assert hosts_of_credentials(sent) == {0: "", 1: "", 2: "", 3: None, 4: None, 5: ""}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ from seatrial.protocol.commands import (
 )
 from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent, StackEvent
 from seatrial.protocol.job_digest import Start
-from seatrial.protocol.start_fields import fault_of_start
+from seatrial.protocol.start_fields import fault_of_command
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
 from seatrial.start import absolute_entries
@@ -293,6 +293,8 @@ class Agent:
 
     def _take_in(self, data: bytes) -> None:
         for command in self._reader.take_in(data):
+            if fault := fault_of_command(command, self._job, ranks_run=bool(self._ranks)):
+                raise ConnectionUnusableError(fault)
             self._obey(command)
 
     def _obey(self, command: AgentCommand) -> None:
@@ -382,8 +384,6 @@ class Agent:
 
     def _begin_start(self, start: Start) -> None:
         """Start processes once the disks have answered that they are started from."""
-        if fault := fault_of_start(start, self._job, ranks_run=bool(self._ranks)):
-            raise ConnectionUnusableError(fault)
         self._program = start["kind"] == "start_program"
         self._start = start, DiskQuestion(partial(_start_folder, start))
         self._continue_start(_START_S)

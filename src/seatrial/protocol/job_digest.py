@@ -21,7 +21,14 @@ VARIABLE = "SEATRIAL_JOB"
 
 
 def digest_of_job(
-    env: Mapping[str, str], argv: Iterable[str] = (), args: Iterable[str] = (), cwd: str = "", script: str = ""
+    env: Mapping[str, str],
+    argv: Iterable[str] = (),
+    args: Iterable[str] = (),
+    cwd: str = "",
+    script: str = "",
+    *,
+    watched: bool = False,
+    per_node: bool = False,
 ) -> str:
     """Return the SHA-256, in hexadecimal digits, of what the processes of a job are made from.
 
@@ -31,8 +38,10 @@ def digest_of_job(
         args: the arguments of the program.
         cwd: the working folder of the program.
         script: the path of the user's script, or empty.
+        watched: whether the program reports phases and results.
+        per_node: whether the program starts the processes of its node itself.
     """
-    subject = [sorted(env.items()), list(argv), list(args), cwd, script]
+    subject = [sorted(env.items()), list(argv), list(args), cwd, script, watched, per_node]
     return hashlib.sha256(json.dumps(subject).encode()).hexdigest()
 
 
@@ -41,4 +50,12 @@ def digest_of_start(start: Start) -> str:
     if start["kind"] != "start_program":
         return digest_of_job(start["env"])
     program = start["program"]
-    return digest_of_job(start["env"], program["argv"], program["args"], program["cwd"], program["script"])
+    return digest_of_job(
+        start["env"],
+        program["argv"],
+        program["args"],
+        program["cwd"],
+        program["script"],
+        watched=program["watched"],
+        per_node=program["spawns"] != 0,
+    )

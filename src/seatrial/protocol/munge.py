@@ -50,7 +50,7 @@ def make_credential(purpose: Purpose, text: str) -> str:
     code, output, complaint = _run("munge", f"--restrict-uid={os.geteuid()}", data=_HEADS[purpose] + text)
     if code != 0:
         raise MungeError(complaint)
-    return output.strip()
+    return output.decode("ascii").strip()
 
 
 def read_credential(purpose: Purpose, credential: str) -> Credential | None:
@@ -65,7 +65,11 @@ def read_credential(purpose: Purpose, credential: str) -> Credential | None:
         raise MungeError(complaint)
     if code not in _READABLE_CODES:
         return None
-    head, _, text = output.partition("\n\n")
+    # Who makes a credential can put any bytes into it.
+    try:
+        head, _, text = output.decode().partition("\n\n")
+    except UnicodeError:
+        return None
     owner = re.search(r"^UID:.*?\(?([0-9]+)\)?\s*$", head, re.MULTILINE)
     if owner is None or int(owner[1]) != os.geteuid() or not text.startswith(_HEADS[purpose]):
         return None
@@ -81,16 +85,20 @@ def _address(text: str) -> str:
     return "" if address.is_loopback or address.is_unspecified else str(address)
 
 
-def _run(command: str, option: str, *, data: str) -> tuple[int, str, str]:
+def _run(command: str, option: str, *, data: str) -> tuple[int, bytes, str]:
     program = find_tool(command)
     if program is None:
         raise MungeError(f"{command} is not installed")
     try:
         done = subprocess.run(
-            [program, option], input=data, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            [program, option], input=data.encode(), capture_output=True, timeout=_TIMEOUT_S, check=False
         )
-    except (OSError, UnicodeError) as error:
+    except OSError as error:
         raise MungeError(f"{command} cannot be started: {error}") from error
     except subprocess.TimeoutExpired:
         raise MungeError(f"{command} did not answer within {_TIMEOUT_S:.0f} s") from None
-    return done.returncode, done.stdout, " ".join(done.stderr.split())[:200] or f"exit code {done.returncode}"
+    return (
+        done.returncode,
+        done.stdout,
+        " ".join(done.stderr.decode(errors="replace").split())[:200] or f"exit code {done.returncode}",
+    )

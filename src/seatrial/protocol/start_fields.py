@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from seatrial.protocol.commands import AgentCommand
 from seatrial.protocol.fields import DamageError
 from seatrial.protocol.job_digest import Start, digest_of_start
 
@@ -28,14 +29,17 @@ _MOST_RANKS = 1 << 20
 """Each rank lists all of them. No cluster has a million accelerators."""
 
 
-def fault_of_start(start: Start, job: str, *, ranks_run: bool) -> str:
-    """Return why an agent must not obey a command, or an empty text.
+def fault_of_command(command: AgentCommand, job: str, *, ranks_run: bool) -> str:
+    """Return why an agent must not obey a command, or an empty text. Commands that start nothing have no fault.
 
     Args:
-        start: the command.
+        command: of any kind.
         job: the digest of what the agent may start.
         ranks_run: whether ranks that it has started run.
     """
+    if command["kind"] not in ("node_step", "start_workers", "start_program"):
+        return ""
+    start: Start = command
     try:
         if digest_of_start(start) != job:
             return (
@@ -56,15 +60,16 @@ def _require_sound(start: Start) -> None:
     _require_number(start, "gen")
     if start["kind"] == "node_step":
         _require_number(start, "step")
+        _require_words(start)
+        if type(start["watches"]) is not bool:
+            raise DamageError("watches")
         return
     if not (isinstance(start["run"], str) and _RUN.fullmatch(start["run"])):
         raise DamageError("run")
     _require_places(start["places"])
     if start["kind"] == "start_workers":
         _require_ranks(start["ranks"], (rank for rank, _ in start["places"]))
-        for name, words in _WORDS.items():
-            if start[name] not in words:  # type: ignore[literal-required]
-                raise DamageError(name)
+        _require_words(start)
         if not (isinstance(start["interface"], str) and _INTERFACE.fullmatch(start["interface"])):
             raise DamageError("interface")
         return
@@ -83,6 +88,12 @@ def _require_sound(start: Start) -> None:
         raise DamageError("master_addr")
     if type(program["master_port"]) is not int or not 0 < program["master_port"] < 1 << 16:
         raise DamageError("master_port")
+
+
+def _require_words(start: Mapping[str, Any]) -> None:
+    for name, words in _WORDS.items():
+        if start[name] not in words:
+            raise DamageError(name)
 
 
 def _require_places(places: object) -> None:

@@ -145,7 +145,15 @@ class ProgramJob(Processes):
     @property
     def digest(self) -> str:
         """``digest_of_job`` of what its agents may start."""
-        return digest_of_job(self.env, self.argv, self.args, self.cwd, self.script)
+        return digest_of_job(
+            self.env,
+            self.argv,
+            self.args,
+            self.cwd,
+            self.script,
+            watched=self.watched,
+            per_node=self.per_node,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON for the ``run`` event, with secrets hidden."""
