@@ -214,7 +214,7 @@ def test_an_agent_starts_nothing_but_its_own_job(kind: str, tmp_path: Path) -> N
         written = tmp_path / "written"
         # A module of Python that starts a browser, which BROWSER names.
         env = {"PYTHONWARNINGS": "all:0:antigravity.x:0:0", "BROWSER": f"/bin/sh -c 'touch {written}' #%s"}
-        program = {"argv": ["touch", str(written)], "args": [], "cwd": "/", "script": ""}
+        program: dict[str, Any] = {"argv": ["touch", str(written)], "args": [], "cwd": "/", "script": ""}
         program |= {"watched": False, "spawns": 0}
         step = {"step": 0, "check": "network", "stage": "measure", "timeout_s": 5.0, "params": {}, "given": {}}
         commands = {

@@ -65,7 +65,7 @@ def read_credential(purpose: Purpose, credential: str) -> Credential | None:
         raise MungeError(complaint)
     if code not in _READABLE_CODES:
         return None
-    # Who makes a credential can put any bytes into it.
+    # Another user can make one with any bytes in it.
     try:
         head, _, text = output.decode().partition("\n\n")
     except UnicodeError:
