@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +313,54 @@ def test_logs_that_were_read_keep_no_file_open(tmp_path: Path) -> None:
         logs.poll()
         time.sleep(0.02)
     logs.close(pods)
+
+
+@pytest.mark.parametrize("name", ["run-{}", "run"], ids=["new names", "the same name"])
+def test_pods_that_leave_the_list_leave_no_stream_open(name: str, tmp_path: Path) -> None:
+    """Each start of a training has new pods. The last words of one that is gone can be fetched nowhere else."""
+    calls = tmp_path / "streams"
+    logs = _logs(tmp_path, ("*", f"echo 2026-01-01T00:00:00.1Z its last words; echo >> {calls}; exec sleep 600"))
+    before, children = len(os.listdir("/proc/self/fd")), _children()
+    pods = [_running(name.format(start), f"u{start}") for start in range(3)]
+    for number, running in enumerate(pods, start=1):
+        logs.take_pods([running])
+        logs.poll()
+        _await(lambda: calls.exists() and len(calls.read_text()) == number)
+        assert _children() - children
+    logs.take_pods([])
+    assert _children() == children
+    _await(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    logs.close([])
+    copies = list(tmp_path.glob("*.log"))
+    assert [copy.read_text() for copy in copies] == ["its last words\n"] * len(pods)
+
+
+def test_a_pod_that_is_listed_again_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "_RETRY_S", 0.1)
+    said = tmp_path / "said"
+    logs = _logs(tmp_path, ("*", f"echo 2026-01-01T00:00:00.1Z a; [ -e {said} ] && echo 2026-01-01T00:00:00.2Z b"))
+    logs.take_pods([_running("run-0", "u")])
+    logs.poll()
+    logs.take_pods([])
+    said.touch()
+    assert logs.read_to_end([_ended()], 20.0) == set()
+    assert (tmp_path / "run-0.log").read_text() == "a\nb\n"
+
+
+def _running(name: str, uid: str) -> PodStatus:
+    return replace(_ended(name, uid), state="running", exit_code=None, end="")
+
+
+def _children() -> set[str]:
+    """Processes of this one that nobody has waited for."""
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 class _Logs(PodLogs):

@@ -321,14 +321,26 @@ class PodLogs:
         self._pods: list[PodStatus] = []
 
     def take_pods(self, pods: list[PodStatus]) -> None:
-        """Take note of the pods that exist, and of their states."""
+        """Take note of the pods that exist, and of their states. The streams of all others end."""
+        self._take(pods)
+        listed = {pod.name for pod in self._pods}
+        self._leave([log for name, log in self._logs.items() if name not in listed])
+
+    def _take(self, pods: list[PodStatus]) -> None:
         # For a name kubectl reads the log of the newest pod that has it.
         self._pods = list({pod.name: pod for pod in pods}.values())
-        for pod in self._pods:
-            log = self._logs.get(pod.name)
-            if log is not None and log.pod.uid != pod.uid:
-                log.close()
-                del self._logs[pod.name]
+        replaced = [pod.name for pod in self._pods if pod.name in self._logs and self._log_of(pod) is None]
+        self._leave([self._logs.pop(name) for name in replaced])
+
+    @staticmethod
+    def _leave(logs: Sequence[PodLog]) -> None:
+        """End streams, once that is read which they have brought: nobody can fetch the log of a pod that is gone."""
+        open_logs = [log for log in logs if log.is_open]
+        for log in open_logs:
+            for _ in log.read(container_ended=True, share=len(open_logs)):
+                pass
+        for log in logs:
+            log.close()
 
     def poll(self) -> None:
         """Read the logs of the pods that have started, without waiting; none while too much waits for the disk."""
@@ -358,7 +370,8 @@ class PodLogs:
         self, pods: Sequence[PodStatus], limit_s: float, keep_waiting: Callable[[], bool] = lambda: True
     ) -> set[str]:
         """Read the logs of pods that have ended. Returns the names of those whose log was not read to its end."""
-        self.take_pods(list(pods))
+        # The streams of the others go on meanwhile.
+        self._take(list(pods))
         ended = [pod for pod in pods if pod.state == "ended"]
         deadline = time.monotonic() + limit_s
         while True:
