@@ -318,14 +318,15 @@ def test_logs_that_were_read_keep_no_file_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["run-{}", "run"], ids=["new names", "the same name"])
 def test_pods_that_leave_the_list_leave_no_stream_open(name: str, tmp_path: Path) -> None:
     """Each start of a training has new pods. The last words of one that is gone can be fetched nowhere else."""
-    calls = tmp_path / "streams"
-    logs = _logs(tmp_path, ("*", f"echo 2026-01-01T00:00:00.1Z its last words; echo >> {calls}; exec sleep 600"))
+    said = tmp_path / "said"
+    logs = _logs(tmp_path, ("*", f"echo 2026-01-01T00:00:00.1Z its last words; touch {said}; exec sleep 600"))
     before, children = len(os.listdir("/proc/self/fd")), _children()
     pods = [_running(name.format(start), f"u{start}") for start in range(3)]
-    for number, running in enumerate(pods, start=1):
+    for running in pods:
+        said.unlink(missing_ok=True)
         logs.take_pods([running])
         logs.poll()
-        _await(lambda: calls.exists() and len(calls.read_text()) == number)
+        _await(said.exists)
         assert _children() - children
     logs.take_pods([])
     assert _children() == children
