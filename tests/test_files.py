@@ -344,7 +344,7 @@ def test_what_a_neighbor_unmounts_while_it_is_open_is_not_ours(tmp_path: Path, m
 
     for use in (
         lambda: files.read_trusted(tmp_path / "secret", 100, private=True),
-        lambda: folders.make_private(tmp_path),
+        lambda: start.status_of(tmp_path),
     ):
         with mounted(tmp_path, shown_owner=os.geteuid(), name="secret"), monkeypatch.context() as patch:
             patch.setattr(start, "mount_of", unmounting)

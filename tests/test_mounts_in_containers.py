@@ -67,6 +67,7 @@ def place() -> Iterator[Path]:
     """A folder that others can reach: pytest closes its own one at each start."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
+        os.chown(folder, _SHIFT, _SHIFT)  # root of the container
         (place := Path(folder, "folder")).mkdir()
         os.chown(place, _SHIFT + NEIGHBOR, _SHIFT + NEIGHBOR)
         yield place

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def test_a_temporary_folder_open_to_others_is_skipped(tmp_path: Path, monkeypatc
     assert Path(folders.own_temporary_folder()).parent == Path(folders.new_temporary_folder()).parent == sticky
     assert list(unsafe.iterdir()) == []
     _use([unsafe, none], monkeypatch)
-    said = f"other users can write to {unsafe}; {none}: No such file or directory"
+    said = f"other users can write to {unsafe}, so {unsafe / folders.own_folder_name()} may be exchanged; set TMPDIR"
+    said += f"; {none}: No such file or directory"
     with pytest.raises(folders.NotPrivateError, match=re.escape(said)):
         folders.own_temporary_folder()
 
@@ -53,6 +55,28 @@ def test_the_folder_that_was_looked_at_is_the_one_that_is_used(tmp_path: Path, m
     _use([link, safe], monkeypatch)
     monkeypatch.setattr(folders, "without_links", exchanged)
     assert Path(folders.own_temporary_folder()).parent == safe
+
+
+def test_a_folder_that_is_exchanged_while_it_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is opened is the first one, and what has the name then is another one, whose way is in order."""
+    (folder := tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in (str(folder), "folder", "folder/../folder"):
+        fd, exchanged_by = folders.open_judged(name)
+        os.close(fd)
+        assert exchanged_by == ""
+    real = start.way_to
+
+    def exchanged(path: str) -> Iterator[tuple[str, int, int, bool]]:
+        folder.rename(tmp_path / "moved")
+        folder.mkdir()
+        return real(path)
+
+    monkeypatch.setattr(folders, "way_to", exchanged)
+    fd, exchanged_by = folders.open_judged(folder)
+    assert os.path.samestat(os.fstat(fd), (tmp_path / "moved").stat())
+    os.close(fd)
+    assert exchanged_by == f"{folder} was exchanged meanwhile"
 
 
 def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,14 +77,31 @@ def make_folders(folder: str | os.PathLike[str]) -> None:
 
 
 def make_private(folder: str | os.PathLike[str]) -> None:
-    """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind."""
+    """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind, and
+    where another user could put one in its place."""
+    _require_own_place(folder)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
-    require_private(folder)
+    _require_private(folder)
 
 
 def require_private(folder: str | os.PathLike[str]) -> None:
-    """Raise NotPrivateError for a folder that another user could use."""
+    """Raise NotPrivateError for a folder that another user could use, or put another one in the place of."""
+    # The place first: where nobody can exchange it, what is private stays so until somebody opens it by its name.
+    _require_own_place(folder)
+    _require_private(folder)
+
+
+def _require_own_place(folder: str | os.PathLike[str]) -> None:
+    try:
+        _, exchanged_by, _ = _exchanges(os.path.dirname(folder))
+    except ForeignError as error:
+        raise NotPrivateError(errno.EPERM, f"{error.strerror}; set TMPDIR") from None
+    if exchanged_by:
+        raise NotPrivateError(errno.EPERM, f"{exchanged_by}, so {os.fspath(folder)} may be exchanged; set TMPDIR")
+
+
+def _require_private(folder: str | os.PathLike[str]) -> None:
     try:
         status = status_of(folder)
     except ForeignError as error:
@@ -95,12 +112,6 @@ def require_private(folder: str | os.PathLike[str]) -> None:
             f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
             f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
         )
-
-
-def require_own_place(folder: str | os.PathLike[str]) -> None:
-    """Raise NotPrivateError where another user could put another folder in the place of a private one."""
-    if exchanged_by := possible_exchange(os.path.dirname(folder)):
-        raise NotPrivateError(errno.EPERM, f"{exchanged_by}, so {os.fspath(folder)} may be exchanged; set TMPDIR")
 
 
 def is_of_another_user(path: str) -> bool:
@@ -149,18 +160,41 @@ def passing_file(suffix: str) -> Iterator[str]:
         os.close(folder)
 
 
-def possible_exchange(folder: str) -> str:
-    """Return how another user could put a folder in place of one in ``folder``; empty: nobody but root can."""
-    for name, fd, user, _ in way_to(folder):
+def open_judged(folder: str | os.PathLike[str]) -> tuple[int, str]:
+    """Open a folder (O_PATH), and return its descriptor, and how another user could have put that folder at this name,
+    or could put another one there; empty: nobody but root can. Raises OSError where it cannot be opened.
+
+    It is opened first. So who exchanges it while its way is judged is found out, and the caller has no second look.
+    """
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        exchanged_by, _, last = _exchanges(folder)
+        if not exchanged_by and not os.path.samestat(last, os.fstat(fd)):
+            exchanged_by = f"{os.fspath(folder)} was exchanged meanwhile"
+    except OSError as error:
+        exchanged_by = f"the way to it cannot be judged ({error.strerror or error})"
+    return fd, exchanged_by
+
+
+def _exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
+    """Return how another user could exchange what a path leads to, and how what lies in it (each empty: nobody but root
+    can); and the status of what was judged last.
+
+    The way is the kernel's: ``..`` after a link is the folder above the one that the link leads to.
+    """
+    open_to = ""
+    for name, fd, user, _ in way_to(os.path.join(os.getcwd(), path)):
         if user:
             raise ForeignError(name, user)
         status = os.fstat(fd)
-        if status.st_uid not in trusted_users(name):
-            return f"{name} belongs to user {status.st_uid}"
+        if not open_to and status.st_uid not in trusted_users(name):
+            open_to = f"{name} belongs to user {status.st_uid}"
+        if open_to:
+            return open_to, open_to, status
         # The mode of a link says nothing: who can exchange it could write to the folder that it is in.
         if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX and not stat.S_ISLNK(status.st_mode):
-            return f"other users can write to {name}"
-    return ""
+            open_to = f"other users can write to {name}"
+    return "", open_to, status
 
 
 def own_temporary_folder() -> str:
@@ -223,9 +257,6 @@ def _temporary_folder(name: str) -> str:
         try:
             # Once: who can exchange a link on the way must not have one folder checked, and another one used.
             above = without_links(parent)
-            if exchanged_by := possible_exchange(above):
-                refused.append(exchanged_by)
-                continue
             folder = os.path.join(above, name)
             make_private(folder)
             return folder

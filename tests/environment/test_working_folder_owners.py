@@ -205,6 +205,12 @@ def test_which_word_is_the_script(argv: tuple[str, ...], script: str) -> None:
     assert script_of(argv) == script
 
 
+def _exchanged_by(folder: str) -> str:
+    fd, exchanged_by = folders.open_judged(folder)
+    os.close(fd)
+    return exchanged_by
+
+
 _OVERFLOW = 65534
 _LOOK = """
 import sys
@@ -212,7 +218,7 @@ from seatrial import folders
 from seatrial.environment.working_folder import FolderTrust, refusal, trust_here
 for folder in sys.argv[1:]:
     words = {refusal(folder, "train.py", FolderTrust(owners=owners)) for owners in ((), (65534,))}
-    print(*words, folders.possible_exchange(folder), trust_here(folder, "train.py").owners, sep=" | ")
+    print(*words, folders.open_judged(folder)[1], trust_here(folder, "train.py").owners, sep=" | ")
 """
 
 
@@ -225,13 +231,13 @@ def test_a_container_that_shows_all_other_users_as_one(
     _with_numbers(numbers, folder, monkeypatch)
     folder.parent.chmod(mode)
     _show_as_overflow(folder.parent, monkeypatch)
-    assert refusal("/usr/lib", "", _NOBODY) == folders.possible_exchange("/usr/lib") == ""
+    assert refusal("/usr/lib", "", _NOBODY) == _exchanged_by("/usr/lib") == ""
     theirs = FolderTrust(owners=(_OVERFLOW,))
     for found in (refusal(str(folder), "", _NOBODY), refusal(str(folder), "", theirs)):
         assert found == f"{folder} belongs to user {_OVERFLOW}"
     is_open = mode & 0o022 and not mode & 0o1000
     said = f"other users can write to {folder.parent}" if is_open else f"{folder} belongs to user {_OVERFLOW}"
-    assert folders.possible_exchange(str(folder)) == said
+    assert _exchanged_by(str(folder)) == said
     assert trust_here(str(folder), "train.py").owners == (), "on another host the number means somebody else"
 
 

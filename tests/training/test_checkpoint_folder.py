@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from disks import made_disk
-from neighbor_mount import mounted_and_unasked
+from neighbor_mount import NEIGHBOR, mounted_and_unasked
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.training.checkpoint import CheckpointFolder
@@ -144,6 +144,39 @@ def test_a_restart_empties_no_folder_that_others_could_put_there(
     written = [40_000, 50_000]
     assert _steps(best) == ([*before, *written] if mode == 0o775 else written)
     assert len([note for note in notes if "has not written" in note]) == (mode == 0o775), notes
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("whose", ["of a neighbor", "ours"])
+def test_a_restart_empties_no_folder_of_a_neighbor(whose: str, tmp_path: Path, notes: list[str]) -> None:
+    """Below a folder like /tmp its owner alone can rename it: between any two looks at its name."""
+    (tmp_path / "team/kept").mkdir(parents=True)
+    (tmp_path / "team").chmod(0o1777)
+    with CheckpointFolder(tmp_path / "team/kept") as store:
+        store.save(1, STATE)
+    if whose == "of a neighbor":
+        os.chown(tmp_path / "team/kept", NEIGHBOR, NEIGHBOR)
+    with CheckpointFolder(tmp_path / "team/kept", note=notes.append) as store:
+        for step in (2, 3):
+            store.save(step, STATE)
+    is_theirs = whose == "of a neighbor"
+    assert _steps(tmp_path / "team/kept") == ([1, 2, 3] if is_theirs else [2, 3])
+    said = f"they stay, since {tmp_path}/team/kept belongs to user {NEIGHBOR}."
+    assert [said in note for note in notes] == [True] * is_theirs
+
+
+def test_the_way_that_is_judged_is_the_one_of_the_kernel(tmp_path: Path, best: Path, notes: list[str]) -> None:
+    """A link of our own leads into the folder of a team, and ``..`` is that folder, not the one that the link is in."""
+    before = _steps(best)
+    (tmp_path / "team/data").mkdir(parents=True)
+    (tmp_path / "team").chmod(0o777)
+    (tmp_path / "team/kept").symlink_to(best)
+    (tmp_path / "home/data").symlink_to(tmp_path / "team/data")
+    with CheckpointFolder(f"{tmp_path}/home/data/../kept", note=notes.append) as store:
+        for step in (20_000, 30_000, 40_000):
+            store.save(step, STATE)
+    assert _steps(best) == [*before, 30_000, 40_000]
+    assert f"they stay, since other users can write to {tmp_path}/team." in notes[0]
 
 
 def test_a_closed_store_opens_what_lies_at_the_name_then(store: CheckpointFolder, best: Path) -> None:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import create, open_to_read, remove, rename_durably, status_of_entry, statuses_in
-from seatrial.folders import make_folders, possible_exchange
+from seatrial.folders import make_folders, open_judged
 from seatrial.start import owner_of_new_files
 from seatrial.training.folder_lock import lock_folder
 from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
@@ -100,7 +100,7 @@ class CheckpointFolder:
         self._saved: set[str] = set()
         """Names of those that this process has written."""
         self._exchange = ""
-        """How another user could put a link to another folder of this one in place of the folder; empty: nobody can."""
+        """How another user could have put another folder of this one in place of the folder; empty: nobody can."""
         self._left: set[str] = set()
         """Names of older files of other users, who may plant any number."""
 
@@ -226,7 +226,7 @@ class CheckpointFolder:
     def _descriptor(self) -> int:
         """Return the descriptor of the folder, which the first call opens. Raises OSError."""
         if self._opened is None:
-            self._opened = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._opened, self._exchange = open_judged(self.folder)
             self._held.callback(os.close, self._opened)
             self._places = [os.readlink(self._way())]
         return self._opened
@@ -249,7 +249,6 @@ class CheckpointFolder:
         try:
             if self._opened is None:
                 make_folders(self.folder)
-            self._exchange = _exchange_of(self.folder)
             lock = lock_folder(self._way(), named=self.folder, wait_s=self._lock_wait_s)
             if lock is not None:
                 self._held.callback(os.close, lock)
@@ -389,16 +388,6 @@ class CheckpointFolder:
             self._note(
                 f"{len(failures)} older checkpoints in {self.folder} could not be removed, such as {failures[0]}."
             )
-
-
-def _exchange_of(folder: Path) -> str:
-    """Return how another user could put another folder in place of this one; empty: nobody but root can."""
-    path = os.path.abspath(folder)
-    try:
-        # A link leads through folders whose entries others may change, too.
-        return possible_exchange(path if os.path.islink(path) else os.path.dirname(path))
-    except OSError as error:
-        return f"the way to it cannot be judged ({error.strerror or error})"
 
 
 class _DamagedError(SeatrialError):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from seatrial.errors import RequestError
 from seatrial.files import has_entry, status_behind_links
-from seatrial.folders import is_of_another_user, make_private, own_folder_name, require_own_place, require_private
+from seatrial.folders import is_of_another_user, make_private, own_folder_name, require_private
 from seatrial.training.data import cifar
 from seatrial.training.data.data_file import is_folder
 from seatrial.training.data.datasets import DATASETS
@@ -58,7 +58,6 @@ def make_default_folder(environ: Mapping[str, str]) -> Path:
     if folder.parent == _temporary_folder():
         with _in_words(folder.parent):
             make_private(folder.parent)
-            require_own_place(folder.parent)
     return folder
 
 
@@ -95,7 +94,6 @@ def find(name: str, folder: Path) -> tuple[Path, ...] | None:
         with _in_words(folder.parent):
             try:
                 require_private(folder.parent)
-                require_own_place(folder.parent)
             except FileNotFoundError:  # Nobody has looked at one that appears now.
                 return None
     # Files that cannot be used, such as a FIFO or a broken link, are reported where they are read.
