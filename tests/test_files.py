@@ -76,6 +76,31 @@ def test_a_failed_replacement_leaves_nothing(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("kind", ["link", "another file"])
+def test_what_is_created_whole_is_what_was_written(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who can write to the folder exchanges the temporary file, once it is on the disk, before it gets the name."""
+    fsync = os.fsync
+
+    def exchanged(fd: int) -> None:
+        fsync(fd)
+        (temporary,) = path.parent.iterdir()
+        temporary.unlink()
+        if kind == "link":
+            temporary.symlink_to(victim(path))
+        else:
+            temporary.write_bytes(SECRET)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", exchanged)
+        with pytest.raises(PermissionError, match="name is another file than the one that was written, since others"):
+            files.create_whole(path, b"a secret", mode=0o600)
+    assert victim(path).stat().st_nlink == 1
+    assert os.listdir(path.parent) == ["name"]
+    path.unlink()
+    files.create_whole(path, b"a secret", mode=0o600)
+    assert (path.read_bytes(), path.stat().st_nlink) == (b"a secret", 1)
+
+
 @pytest.mark.parametrize("kind", ["FIFO", "folder", "socket", "loop", "dangling", "device"])
 def test_reading_needs_a_regular_file(path: Path, kind: str) -> None:
     HOSTILE[kind][0](path)

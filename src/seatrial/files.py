@@ -288,22 +288,29 @@ def write_atomically(
         if only_ours:
             with contextlib.suppress(FileNotFoundError):
                 _require_ours(name, folder)
-        with _temporary(folder, name, content, mode) as temporary:
+        with _temporary(folder, name, content, mode) as (temporary, _):
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def create_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
     """Create a file with all of its content; no reader sees half of it. Raises FileExistsError for any existing name.
 
-    Of several processes that do this at once the first one wins.
+    Of several processes that do this at once the first one wins. Where others can rename, raises PermissionError if one
+    of them has put something else at the name.
 
     Args:
         path: the file.
         content: all of its content.
         mode: as in ``create``.
     """
-    with _folder(path, False) as (folder, name), _temporary(folder, name, content, mode) as temporary:
-        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    with _folder(path, False) as (folder, name), _temporary(folder, name, content, mode) as (temporary, written):
+        # By default the file that a link leads to would get the name.
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        with _looked_at(name, folder) as fd:
+            _require_mount(fd, name, folder)
+            if not os.path.samestat(os.fstat(fd), os.fstat(written)):
+                words = "is another file than the one that was written, since others can rename in its folder"
+                raise PermissionError(errno.EPERM, f"{ascii(name)[1:-1]} {words}; name another place")
 
 
 def remove(path: str | os.PathLike[str], *, run_folder: bool = False, only_ours: bool = False) -> None:
@@ -329,20 +336,20 @@ def rename_durably(source: Path, target: Path, *, run_folder: bool = False) -> N
 
 
 @contextlib.contextmanager
-def _temporary(folder: int, name: str, content: bytes, mode: int) -> Iterator[str]:
-    """Yield the name of a file with this content beside the one that it will become. It is removed afterwards."""
+def _temporary(folder: int, name: str, content: bytes, mode: int) -> Iterator[tuple[str, int]]:
+    """Yield the name and the descriptor of a file with this content beside the one that it will become. It is removed
+    afterwards."""
     beginning = os.fsencode(name)[:_MOST_NAME_BYTES].decode(errors="ignore")
     temporary = f".{beginning}.{os.urandom(8).hex()}"
-    fd = _open_new(temporary, os.O_WRONLY, mode, folder)
-    try:
-        with os.fdopen(fd, "wb") as file:
+    with os.fdopen(_open_new(temporary, os.O_WRONLY, mode, folder), "wb") as file:
+        try:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        yield temporary
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
+            yield temporary, file.fileno()
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from seatrial.files import open_run_folder, umask_of_process
-from seatrial.start import ForeignError, status_of, trusted_users, user_outside, way_to, without_links
+from seatrial.start import ForeignError, mounted_by, status_of, trusted_users, user_outside, way_to, without_links
 
 TEMPORARY = ("/tmp", "/var/tmp")
 """Where a host keeps temporary files, besides TMPDIR."""
@@ -80,16 +80,44 @@ def make_private(folder: str | os.PathLike[str]) -> None:
     """Make a folder that only this user can use, unless it exists. Raises NotPrivateError for one of another kind, and
     where another user could put one in its place."""
     _require_own_place(folder)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    _require_private(folder)
+    os.close(open_private(folder))
 
 
 def require_private(folder: str | os.PathLike[str]) -> None:
     """Raise NotPrivateError for a folder that another user could use, or put another one in the place of."""
     # The place first: where nobody can exchange it, what is private stays so until somebody opens it by its name.
     _require_own_place(folder)
-    _require_private(folder)
+    os.close(_open_private(folder))
+
+
+def open_private(folder: str | os.PathLike[str]) -> int:
+    """Open a folder (O_PATH) that only this user can use, and make it unless it exists. Raises NotPrivateError for one
+    of another kind.
+
+    All that goes by the descriptor stays in that folder, also where others can rename, as in a TMPDIR that is open to
+    them or the one of a pod.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    return _open_private(folder)
+
+
+def _open_private(folder: str | os.PathLike[str]) -> int:
+    fd = os.open(folder, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if user := mounted_by(fd):
+            raise NotPrivateError(errno.EPERM, f"{ForeignError(os.fspath(folder), user).strerror}; set TMPDIR")
+        status = os.fstat(fd)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise NotPrivateError(
+                errno.EPERM,
+                f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
+                f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
+            )
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _require_own_place(folder: str | os.PathLike[str]) -> None:
@@ -99,19 +127,6 @@ def _require_own_place(folder: str | os.PathLike[str]) -> None:
         raise NotPrivateError(errno.EPERM, f"{error.strerror}; set TMPDIR") from None
     if exchanged_by:
         raise NotPrivateError(errno.EPERM, f"{exchanged_by}, so {os.fspath(folder)} may be exchanged; set TMPDIR")
-
-
-def _require_private(folder: str | os.PathLike[str]) -> None:
-    try:
-        status = status_of(folder)
-    except ForeignError as error:
-        raise NotPrivateError(errno.EPERM, f"{error.strerror}; set TMPDIR") from None
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise NotPrivateError(
-            errno.EPERM,
-            f"{os.fspath(folder)} must be a folder that only user {os.geteuid()} can use, and it is"
-            f" {stat.filemode(status.st_mode)} of user {status.st_uid}; remove it, or set TMPDIR",
-        )
 
 
 def is_of_another_user(path: str) -> bool:

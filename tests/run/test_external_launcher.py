@@ -115,7 +115,7 @@ def test_mpirun_on_one_machine_needs_no_address_and_keeps_a_secret(
     assert one.token == other.token
     (secret,) = tmp_path.glob("seatrial-*/secret")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    secret.write_text("another machine of this user")
+    secret.write_text("0123456789abcdef" * 4)  # of another machine of this user
     assert find_rendezvous(identify(environ), environ).token != one.token
 
 

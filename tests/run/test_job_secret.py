@@ -20,7 +20,7 @@ from seatrial.agent import agent_main
 from seatrial.conductor.clock import clock_s
 from seatrial.conductor.server import Server
 from seatrial.errors import RequestError
-from seatrial.folders import make_private
+from seatrial.folders import open_private
 from seatrial.protocol import munge
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
@@ -163,35 +163,43 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
         find_job_secret("x", {"XDG_RUNTIME_DIR": str(tmp_path)}, on_one_machine=True, unprotected=True)
 
 
-@pytest.mark.parametrize("kind", ["another user's", "readable", "link", "FIFO"])
-def test_a_folder_that_is_exchanged_after_the_look_brings_no_secret(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a TMPDIR in which all users can rename, a neighbor puts another folder there, with a secret it knows."""
+@pytest.mark.parametrize("kind", ["another user's", "readable", "link", "FIFO", "a file of ours"])
+def test_a_planted_secret_is_refused(kind: str, tmp_path: Path) -> None:
+    """Where all users can rename, a neighbor may have put another private folder of this user there."""
     if kind == "another user's" and os.geteuid() != 0:
         pytest.skip("needs root, to give a file away")
-    folder, theirs = tmp_path / f"seatrial-{os.geteuid()}", tmp_path / "theirs"
-    theirs.mkdir()
+    (folder := tmp_path / f"seatrial-{os.geteuid()}").mkdir(mode=0o700)
     (known := tmp_path / "known").write_text(_SECRET)
-    planted = theirs / "secret"
+    planted = folder / "secret"
     if kind == "link":
         planted.symlink_to(known)
     elif kind == "FIFO":
         os.mkfifo(planted, 0o600)
     else:
         planted.write_text(_SECRET)
-        planted.chmod(0o600 if kind == "another user's" else 0o644)
+        planted.chmod(0o644 if kind == "readable" else 0o600)
     if kind == "another user's":
         os.chown(planted, 65534, 65534)
-
-    def look_then_exchange(path: Path) -> None:
-        make_private(path)
-        path.rename(tmp_path / "ours")
-        theirs.rename(path)
-
-    monkeypatch.setattr(job_secret, "make_private", look_then_exchange)
     with pytest.raises(RequestError, match=rf"^{folder}: secret is .*; set XDG_RUNTIME_DIR or TMPDIR to a folder"):
         find_job_secret("x", {"XDG_RUNTIME_DIR": str(tmp_path)}, on_one_machine=True, unprotected=True)
+
+
+def test_a_folder_that_is_exchanged_after_the_look_brings_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a TMPDIR in which all users can rename, a neighbor puts another folder there, and changes files in it."""
+    (theirs := tmp_path / "theirs").mkdir(mode=0o777)
+
+    def look_then_exchange(path: str) -> int:
+        opened = open_private(path)
+        Path(path).rename(tmp_path / "ours")
+        theirs.rename(path)
+        return opened
+
+    monkeypatch.setattr(job_secret, "open_private", look_then_exchange)
+    found = find_job_secret("x", {"XDG_RUNTIME_DIR": str(tmp_path)}, on_one_machine=True, unprotected=True)
+    assert found.text == (tmp_path / "ours/secret").read_text()
+    assert list((tmp_path / f"seatrial-{os.geteuid()}").iterdir()) == []
 
 
 def test_slurm_without_munge_is_refused_with_its_complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

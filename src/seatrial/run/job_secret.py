@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from seatrial.errors import RequestError
 from seatrial.files import create_whole, read_trusted
-from seatrial.folders import NotPrivateError, make_private, own_folder_name
+from seatrial.folders import NotPrivateError, open_private, own_folder_name
 from seatrial.protocol.munge import MungeError, make_credential
 
 LEAST_CHARS = 20
@@ -25,6 +25,8 @@ LEAST_CHARS = 20
 if people type them."""
 _MOST_BYTES = 4_096
 _TOKEN_FILE = "~/.config/seatrial/token"
+_MADE = re.compile("[0-9a-f]{64}")
+"""A secret of a machine, as ``_machine_secret`` makes it."""
 _HOW = (
     f"make a secret in a home folder that all nodes share ((umask 077; mkdir -p ~/.config/seatrial; openssl rand -hex"
     f" 32 > {_TOKEN_FILE})), or set SEATRIAL_TOKEN to the same {LEAST_CHARS} or more random characters in all processes"
@@ -109,29 +111,36 @@ def _machine_secret(environ: Mapping[str, str]) -> str:
     try:
         # The folder of the login: no other user can have made one of this name there before.
         parent = runtime if os.path.isabs(runtime) and _is_own_folder(runtime) else tempfile.gettempdir()
-        folder = Path(parent) / own_folder_name()
-        make_private(folder)
-        path = folder / "secret"
-        with contextlib.suppress(FileExistsError):
-            create_whole(path, secrets.token_hex(32).encode(), mode=0o600)
-        # The folder may have been exchanged since: the file itself must be one that only this user can have made.
-        return _private_text(path)
+        folder = os.path.join(parent, own_folder_name())
+        opened = open_private(folder)
+        try:
+            path = f"/proc/self/fd/{opened}/secret"
+            with contextlib.suppress(FileExistsError):
+                create_whole(path, secrets.token_hex(32).encode(), mode=0o600)
+            return _private_text(path, folder)
+        finally:
+            os.close(opened)
     except NotPrivateError as error:
         raise RequestError(f"{error.strerror}.") from error
     except OSError:  # no space, or a file system without hard links
         return ""
 
 
-def _private_text(path: Path) -> str:
+def _private_text(path: str, folder: str) -> str:
     try:
-        return read_trusted(path, _MOST_BYTES, private=True).decode("ascii", errors="replace")
+        text = read_trusted(path, _MOST_BYTES, private=True).decode("ascii", errors="replace")
     except OSError as error:
-        if error.errno in (errno.EINVAL, errno.EPERM):
-            raise RequestError(
-                f"{path.parent}: {error.strerror}; set XDG_RUNTIME_DIR or TMPDIR to a folder in which nobody else can"
-                " rename."
-            ) from error
-        raise
+        if error.errno not in (errno.EINVAL, errno.EPERM):
+            raise
+        problem = f"{error.strerror}"
+    else:
+        # Where others can rename, they may have put another private folder of this user there, with a file they know.
+        if _MADE.fullmatch(text):
+            return text
+        problem = "secret is a file that seatrial has not made"
+    raise RequestError(
+        f"{folder}: {problem}; set XDG_RUNTIME_DIR or TMPDIR to a folder in which nobody else can rename."
+    )
 
 
 def _is_own_folder(folder: str) -> bool:
