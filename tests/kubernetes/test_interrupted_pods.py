@@ -354,7 +354,7 @@ def test_a_pod_out_of_memory_is_blamed_beside_one_that_was_deleted(why: dict[str
 # Under MPI
 
 
-def _mpi_pods(code: int, worker: dict[str, Any]) -> list[dict[str, Any]]:
+def mpi_pods(code: int, worker: dict[str, Any]) -> list[dict[str, Any]]:
     """The launcher, which ended with this code, a worker that runs on, and this one."""
     replica = "training.kubeflow.org/replica-index"
     launcher, pods = ended(0, code), [{**running(0), "spec": {**running(0)["spec"], "nodeName": "gpu-0"}}, worker]
@@ -387,7 +387,7 @@ def test_a_worker_of_mpi_that_was_stopped_is_not_blamed(
     status: dict[str, Any], words: str, code: int, has_signal: bool, tmp_path: Path
 ) -> None:
     """Its sshd is process 1 and ends with 0 at SIGTERM, before any agent can tell its signal; mpirun ends of that."""
-    pods = _mpi_pods(code, ended(1, 0, is_deleted=True, **status))
+    pods = mpi_pods(code, ended(1, 0, is_deleted=True, **status))
     found, cluster = _followed_under_mpi(missed(interrupted=has_signal), pods, tmp_path)
     assert (found.trial.interrupted or "").startswith(f"the cluster: pod trial-1-worker-1 on node gpu-1 {words}")
     assert (found.verdict.status, found.verdict.exit_code) == ("INCONCLUSIVE", 130)
@@ -410,7 +410,7 @@ def test_a_worker_of_mpi_that_was_stopped_is_not_blamed(
 def test_a_worker_that_the_operator_deletes_at_the_end_is_blamed(
     worker: dict[str, Any], at: str, code: int, tmp_path: Path
 ) -> None:
-    launcher, *workers = _mpi_pods(code, worker)
+    launcher, *workers = mpi_pods(code, worker)
     pods = [_ended_at(launcher, at), *workers]
     found, _ = _followed_under_mpi(missed(interrupted=code == 255), pods, tmp_path)
     assert (found.trial.interrupted, found.verdict.status, found.verdict.exit_code) == (None, "FAIL", 1)
@@ -422,7 +422,7 @@ def test_a_worker_that_the_operator_deletes_at_the_end_is_blamed(
 @pytest.mark.parametrize("reason", by_day([_DRAINED, _PREEMPTED]))
 def test_a_stopped_worker_hides_no_loss_of_another_one(reason: dict[str, Any], tmp_path: Path) -> None:
     """The pod of the lost agent goes on; the other one is stopped while the conductor comes to its end."""
-    launcher, worker, lost = _mpi_pods(1, {**running(1), "spec": {**running(1)["spec"], "nodeName": "gpu-1"}})
+    launcher, worker, lost = mpi_pods(1, {**running(1), "spec": {**running(1)["spec"], "nodeName": "gpu-1"}})
     metadata, status = {**worker["metadata"], **_DELETED}, {**worker["status"], **reason}
     pods = [launcher, {**worker, "metadata": metadata, "status": status}, lost]
     found, _ = _followed_under_mpi(missed(), pods, tmp_path)
@@ -433,7 +433,7 @@ def test_a_stopped_worker_hides_no_loss_of_another_one(reason: dict[str, Any], t
 
 
 def test_a_launcher_of_mpi_that_somebody_deletes_is_named(tmp_path: Path) -> None:
-    launcher, *workers = _mpi_pods(255, running(1))
+    launcher, *workers = mpi_pods(255, running(1))
     pods = [{**pod, "metadata": {**pod["metadata"], **_DELETED}} for pod in (launcher, *workers)]
     found, cluster = _followed_under_mpi(interrupted(lost="after"), pods, tmp_path)
     assert (found.trial.interrupted or "").startswith(f"the cluster: pod {FIRST_OF_MPI} on node gpu-0 was deleted")

@@ -12,7 +12,7 @@ from by_day import by_day
 from event_streams import Stream
 from fake_checks import fake_load
 from kubernetes.attempted import Cluster, running
-from kubernetes.test_interrupted_pods import _mpi_pods, answers_of, ended
+from kubernetes.test_interrupted_pods import answers_of, ended, mpi_pods
 from kubernetes.test_log_copies import POD
 from kubernetes.test_pod_failures import _MET, _lost, _stamped
 from kubernetes.test_run_log import training, trial
@@ -122,7 +122,7 @@ def test_only_lines_before_a_gap_are_judged(tmp_path: Path, monkeypatch: pytest.
 
 def _blamed(folder: Path, first: tuple[str, str] | None, *, says: bytes, reason: str = "Error") -> list[str]:
     """Return the findings of a trial whose launcher has ended with 137."""
-    pods = _mpi_pods(137, {**running(1), "spec": {**running(1)["spec"], "nodeName": "gpu-1"}})
+    pods = mpi_pods(137, {**running(1), "spec": {**running(1)["spec"], "nodeName": "gpu-1"}})
     pods[0]["spec"]["nodeName"] = "cpu-9"
     pods[0]["status"]["containerStatuses"][0]["state"]["terminated"]["reason"] = reason
     answers = answers_of(Stream(2, nodes=2).until("collectives"), folder, None)

@@ -358,7 +358,7 @@ class Attempt:
         was_interrupted = run_log.interrupted
         stopped = self._stopped_first(first)
         if stopped:
-            self._interrupt_by(stopped, first, was_interrupted=was_interrupted)
+            self._interrupt_by(stopped, first)
         elif failed:
             self._explain_interruption(failed, first)
         if causes := stopped or failed:
@@ -427,28 +427,43 @@ class Attempt:
             or not (
                 has_succeeded
                 or (self._restarts and pod.stop == DELETED)
-                or any(order.may_follow(pod, end, with_run=with_run) for end, with_run in ends)
+                or any(self._may_follow(pod, end, with_run=with_run) for end, with_run in ends)
             )
         ]
 
-    def _interrupt_by(
-        self, stopped: Sequence[PodStatus], first: PodStatus | None, *, was_interrupted: bool = False
-    ) -> None:
-        """Record that the run was ended from outside, by the end of these pods."""
+    def _may_follow(self, pod: PodStatus, end: PodStatus, *, with_run: bool) -> bool:
+        """Return whether controllers may have deleted ``pod`` because of ``end``, as ``PodOrder.may_follow`` does.
+
+        Where no list shows it, a pod that the conductor missed may have been deleted before, unless it ran on.
+        """
+        follows = self._follower.order.may_follow(pod, end, with_run=with_run)
+        lost_at = self._loss_explained_by(pod) if follows is None else None
+        if lost_at is None:
+            return follows is not False
+        return self._follower.order.ran_after(pod, self._run_log.heard_at(lost_at))
+
+    def _loss_explained_by(self, pod: PodStatus) -> int | None:
+        """Return the ``seq`` of the first event of a loss that the end of a pod explains."""
         run_log = self._run_log
         # The end of one rank makes mpirun end all of them; where it has not, a pod explains the loss of its host only.
-        own = self._under_mpi and run_log.over and not was_interrupted
-        lost_at = {
-            pod.uid: run_log.lost_on(pod.node) if own and not pod.is_launcher else self._lost_at(pod) for pod in stopped
-        }
+        own = self._under_mpi and run_log.over and not run_log.interrupted
+        return run_log.lost_on(pod.node) if own and not pod.is_launcher else self._lost_at(pod)
+
+    def _interrupt_by(self, stopped: Sequence[PodStatus], first: PodStatus | None) -> None:
+        """Record that the run was ended from outside, by the end of these pods."""
+        run_log = self._run_log
+        lost_at = {pod.uid: self._loss_explained_by(pod) for pod in stopped}
         # A run that came to its end without missing a pod no longer needed it.
-        needed = [pod for pod in stopped if not run_log.over or was_interrupted or lost_at[pod.uid] is not None]
+        needed = [pod for pod in stopped if not run_log.over or run_log.interrupted or lost_at[pod.uid] is not None]
         if needed:
             # When one is deleted the controllers delete the others, too: the first one says more, or one with a reason.
             # No controller deletes the launcher of MPI because of a node.
             stopped_in = self._follower.order.stopped_in
             pod = min(needed, key=lambda pod: (pod.stop == DELETED, stopped_in(pod), (pod == first) != self._under_mpi))
             why = self._why_deleted(stopped) if pod.deleted else ""
+            end = first if first is not None and first.state == "ended" and not first.stop else None
+            if end is not None and self._follower.order.may_follow(pod, end, with_run=True) is None:
+                why += f"; nothing shows whether that was before the end of {end.label}"
             missed = [seq for seq in lost_at.values() if seq is not None]
             run_log.interrupt(f"the cluster: {pod.label} {pod.stop}{why}", min(missed, default=None))
 
@@ -531,9 +546,7 @@ class Attempt:
 
     def _why_deleted(self, stopped: Sequence[PodStatus]) -> str:
         """Return why pods were deleted, as the end of a sentence; empty if the workload does not say it."""
-        if not (any(pod.deleted for pod in stopped) and self._objects.is_suspended()):
-            return ""
-        return _TAKEN_BACK
+        return _TAKEN_BACK if any(pod.deleted for pod in stopped) and self._objects.is_suspended() else ""
 
     def _launcher_was_killed(self, pod: PodStatus) -> bool:
         return self._run_log.launcher_was_killed(pod, is_read=self._follower.has_read(pod))

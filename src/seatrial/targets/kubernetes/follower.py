@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -119,7 +120,8 @@ class PodFollower:
         self._calls: dict[str, PendingCall] = {}
         self._asked_at: dict[str, float] = {}
         """When each call was started last (``time.monotonic``)."""
-        self._poll_at = time.monotonic()
+        self._news_at = -math.inf
+        """When the log of the first pod told that lists may show something new (``time.monotonic``)."""
         self._warnings: tuple[str, ...] = ()
         self._pod_warnings: Mapping[str, str] = {}
         self._announced: dict[str, str] = {}
@@ -130,7 +132,7 @@ class PodFollower:
         """The last warnings about objects that are named like those of the run."""
         self._listed: list[Any] = []
         """The last list of pods, of others with the labels of the run too."""
-        self.listed_at = self._poll_at
+        self.listed_at = time.monotonic()
         """When it was asked for."""
         self._foreign_reported: set[str] = set()
         self._waiting_lines = 0
@@ -194,16 +196,13 @@ class PodFollower:
         now = time.monotonic()
         self.awake.observe(now)
         self._take_results()
-        if now < self._poll_at:
-            return
-        self._poll_at = now + (_POLL_S if self.all_started and not self._run_log.is_ending else _CHANGING_POLL_S)
-        self._start("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
+        self._start_if_due("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
         pending = self.pending
         if pending.missing > 0 or pending.waiting or self._run_log.is_ending or any(map(lacks_reason, self.pods)):
             events = ("get", "events", "--field-selector", "type=Warning", "-o", "json")
-            self._start("events", *events, most_bytes=_MOST_EVENTS_BYTES)
+            self._start_if_due("events", *events, most_bytes=_MOST_EVENTS_BYTES)
         if pending.missing > 0 or (self._restarts and any(pod.state == "ended" for pod in self.pods)):
-            self._start("workload", "get", self._objects.workload, "--ignore-not-found", "-o", "json")
+            self._start_if_due("workload", "get", self._objects.workload, "--ignore-not-found", "-o", "json")
 
     def read_logs(self, pods: Sequence[PodStatus], *, keep_waiting: Callable[[], bool]) -> set[str]:
         """Read the logs of pods that have ended to their ends, for a time that grows with their number.
@@ -226,10 +225,16 @@ class PodFollower:
             if self.first_log is not None:
                 self.first_log.close()
 
+    def _start_if_due(self, what: str, *words: str, most_bytes: int | None = None) -> None:
+        """Ask again after a while, and after news. A question that is on its way may be older than these."""
+        every_s = _POLL_S if self.all_started and not self._run_log.is_ending else _CHANGING_POLL_S
+        asked_at = self._asked_at.get(what, -math.inf)
+        if what not in self._calls and (asked_at <= self._news_at or time.monotonic() >= asked_at + every_s):
+            self._start(what, *words, most_bytes=most_bytes)
+
     def _start(self, what: str, *words: str, most_bytes: int | None = None) -> None:
-        if what not in self._calls:
-            self._asked_at[what] = time.monotonic()
-            self._calls[what] = self._kubectl.start(*words, most_bytes=most_bytes)
+        self._asked_at[what] = time.monotonic()
+        self._calls[what] = self._kubectl.start(*words, most_bytes=most_bytes)
 
     def _take_results(self) -> None:
         for what in list(self._calls):
@@ -400,8 +405,8 @@ class PodFollower:
             self.silent_since = self.awake.total_s
             self._run_log.take(message)
         if (was_open and not log.is_open) or self._run_log.is_ending != was_ending:
-            # The pod may have ended, or another one: ask at once.
-            self._poll_at = 0.0
+            # The pod may have ended, or another one.
+            self._news_at = time.monotonic()
 
 
 def lacks_reason(pod: PodStatus) -> bool:

@@ -61,8 +61,13 @@ class PodOrder:
         ran_on = all(self._running_at.get(pod.uid, -math.inf) >= since for pod in pods if pod != first)
         return first if ran_on else None
 
-    def may_follow(self, pod: PodStatus, end: PodStatus, *, with_run: bool) -> bool:
-        """Return whether controllers may have deleted ``pod`` because ``end`` had ended by itself.
+    def ran_after(self, pod: PodStatus, time_s: float) -> bool:
+        """Return whether a list that was asked for after this time (``time.monotonic``) showed the pod as running."""
+        return self._running_at.get(pod.uid, -math.inf) > time_s
+
+    def may_follow(self, pod: PodStatus, end: PodStatus, *, with_run: bool) -> bool | None:
+        """Return whether controllers may have deleted ``pod`` because ``end`` had ended by itself; None where nothing
+        shows which of the two came first.
 
         ``with_run``: whether ``end`` only carried the run to its end, which the loss of ``pod`` may have brought about.
         """
@@ -74,8 +79,8 @@ class PodOrder:
         if pod.stop != DELETED:
             # The cluster says why, and it is never that another pod has ended.
             return False
-        ended_at = seconds_of(end.ended_at)
-        if ended_in < stopped_in or not with_run or ended_at is None:
+        if ended_in < stopped_in or not with_run:
             return True
         # The run needed a pod whose deletion was requested before. When that pod ended is the word of its node.
-        return pod.deletion_asked_at is None or pod.deletion_asked_at >= ended_at
+        asked_at, ended_at = pod.deletion_asked_at, seconds_of(end.ended_at)
+        return None if asked_at is None or ended_at is None else asked_at >= ended_at

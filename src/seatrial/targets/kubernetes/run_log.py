@@ -125,6 +125,8 @@ class RunLog:
         self._last_seq = 0
         self._lost_at: dict[int, int] = {}
         """Node rank -> ``seq`` of the conductor's event that reports the node as lost."""
+        self._heard_at: dict[int, float] = {}
+        """The same number -> when the event came (``time.monotonic``)."""
         self._first_trouble: dict[str, Any] | None = None
         """The conductor's first ``trouble`` event."""
         self._failure: dict[str, Any] | None = None
@@ -213,6 +215,7 @@ class RunLog:
             for suspect in message["seen"] if kind == "trouble" else ():
                 if suspect.get("node") is not None:
                     self._lost_at.setdefault(int(suspect["node"]), self._last_seq)
+                    self._heard_at.setdefault(self._last_seq, time.monotonic())
                     self._lost_in.setdefault(int(suspect["node"]), (int(message["gen"]), int(message["step"])))
             if kind == "interrupted":
                 # The conductor does not know why its pod was stopped.
@@ -306,6 +309,10 @@ class RunLog:
         elsewhere = {*_nodes_of(self._pods).values()} - {host}
         lost = [seq for rank, seq in self._lost_at.items() if self._nodes.get(rank) not in elsewhere]
         return min(lost, default=None)
+
+    def heard_at(self, seq: int) -> float:
+        """Return when the event came that reports a node as lost and has this ``seq`` (``time.monotonic``)."""
+        return self._heard_at[seq]
 
     def missed_first(self, node: int, *, any_node: bool) -> bool:
         """Return whether the conductor missed this node, or ``any_node``, before it was interrupted itself."""
