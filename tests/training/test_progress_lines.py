@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,27 @@ def test_a_foreign_line_of_the_log_is_left_alone(tmp_path: Path, line: str) -> N
     log.add(1, 20, {})
     log.close()
     assert path.read_text().splitlines()[0] == line
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+@pytest.mark.parametrize("text", ["", '{"run":1,"epo', "notes of mine\n"], ids=["empty", "cut", "another file"])
+def test_a_restart_appends_to_no_other_file_that_neighbors_put_there(text: str, mode: int, tmp_path: Path) -> None:
+    (team := tmp_path / "team").mkdir()
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "log").write_text(text)
+    (team / "u").symlink_to(mine)
+    team.chmod(mode)
+    if text.startswith("notes") and mode == 0o777:
+        said = f"--log {team}/u/log: cannot write this file (it is no log of a training, and other users can write to"
+        with pytest.raises(RequestError, match=re.escape(f"{said} {team}); name another one with --log.")):
+            EpochLog(team / "u/log", None, continued=True)
+        assert (mine / "log").read_text() == text
+    else:
+        log = EpochLog(team / "u/log", None, continued=True)
+        log.add(0, 10, {})
+        log.close()
+        assert (mine / "log").read_text().startswith(text)
+        assert len(read(mine / "log") if not text else (mine / "log").read_text().splitlines()) == 1 + bool(text)
 
 
 def test_an_epoch_completed_by_a_longer_training_has_two_lines(tmp_path: Path) -> None:

@@ -160,6 +160,21 @@ def test_a_profile_is_written_through_no_link(tmp_path: Path, kind: str) -> None
     assert_unharmed(path)
 
 
+def test_a_profile_replaces_nothing_in_a_folder_that_is_exchanged(tmp_path: Path) -> None:
+    (team := tmp_path / "team").mkdir()
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "trace.json").write_text("of last week")
+    profile = StepProfile(team / "u/trace.json", CPU)
+    (team / "u").rename(team / "v")
+    (team / "u").symlink_to(mine)
+    for _ in range(16):
+        profile.step()
+    profile.stop()
+    assert profile.is_written
+    assert (mine / "trace.json").read_text() == "of last week"
+    assert "ProfilerStep" in (team / "v/trace.json").read_text()
+
+
 def _recorded(path: Path) -> StepProfile:
     profile = StepProfile(path, CPU)
     for _ in range(16):

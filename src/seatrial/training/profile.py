@@ -22,7 +22,9 @@ _RECORDED = 10
 class StepProfile:
     """A recording of steps 6 to 15 of a training. Call ``step`` after each step, as ``Callbacks.on_step`` does.
 
-    Only one rank may record: recording slows a step down, and the other ranks then wait for it.
+    Only one rank may record: recording slows a step down, and the other ranks then wait for it. The trace goes by a
+    descriptor of its folder: who can rename what lies above could put another folder of this user in its place, and
+    have the file of that name there replaced.
     """
 
     def __init__(self, path: Path, device: torch.device) -> None:
@@ -31,9 +33,12 @@ class StepProfile:
         self.is_written = False
         try:
             make_folders(path.parent)
+            self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise _unwritable(path, error) from error
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        way = self._way()
+        if way.is_dir() or not os.access(way if way.exists() else way.parent, os.W_OK):
+            os.close(self._folder)
             raise _unwritable(path, PermissionError("no permission to write"))
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
@@ -52,6 +57,10 @@ class StepProfile:
     def stop(self) -> None:
         """Stop recording; the recorded steps of a training that ended early are written."""
         self._profiler.stop()
+        os.close(self._folder)
+
+    def _way(self) -> Path:
+        return Path(f"/proc/self/fd/{self._folder}", self._path.name)
 
     def _write(self, profiler: Any) -> None:
         try:
@@ -60,9 +69,10 @@ class StepProfile:
                 profiler.export_chrome_trace(path)
                 with open_to_read(path, follows_links=False) as file:
                     content = file.read()
-            write_atomically(self._path, gzip.compress(content) if self._path.suffix == ".gz" else content)
+            write_atomically(self._way(), gzip.compress(content) if self._path.suffix == ".gz" else content)
         except (OSError, RuntimeError) as error:
-            raise SeatrialError(f"the profile could not be written to {self._path}: {error}.") from error
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise SeatrialError(f"the profile could not be written to {self._path}: {reason}.") from error
         self.is_written = True
 
 

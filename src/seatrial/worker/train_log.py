@@ -11,13 +11,13 @@ from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.files import open_to_append
-from seatrial.folders import make_folders
+from seatrial.folders import make_folders, open_judged
 
 _MOST_BYTES = 64 << 20
 """Size of a log, which has about 400 bytes for each epoch. Users of a group may make it longer."""
-
-
 _LARGEST = 1 << 63
+_BEGINNING = b'{"run":'
+"""Each line of a log begins in this way, also one that a kill has cut."""
 
 
 class EpochLog:
@@ -38,7 +38,11 @@ class EpochLog:
         last_run = last_run_here = 0
         try:
             make_folders(self.path.parent)
-            self._file = open_to_append(self.path)
+            opened, exchanged_by = open_judged(self.path.parent)
+            try:
+                self._file = open_to_append(f"/proc/self/fd/{opened}/{self.path.name}")
+            finally:
+                os.close(opened)
             text = b""
             # A file system may give less than what was asked for.
             while len(text) <= _MOST_BYTES and (part := self._file.read(_MOST_BYTES + 1 - len(text))):
@@ -46,6 +50,10 @@ class EpochLog:
             if len(text) > _MOST_BYTES:
                 self._file.close()
                 raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB")
+            if text and exchanged_by and _BEGINNING not in text:
+                # It may be any file of this user, in another folder that somebody has put there.
+                self._file.close()
+                raise OSError(errno.EPERM, f"it is no log of a training, and {exchanged_by}")
             # A kill or a full disk may have cut the last line; a new line must not be appended to it.
             if text and not text.endswith(b"\n"):
                 self._file.write(b"\n")
