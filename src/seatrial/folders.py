@@ -130,17 +130,14 @@ def _require_own_place(folder: str | os.PathLike[str]) -> None:
 
 
 def is_of_another_user(path: str) -> bool:
-    """Return whether another user owns what is at a path, or else the last folder that is on its way; root and this
-    user are none, and links are followed."""
-    is_theirs = False
+    """Return whether another user owns what is at a path, or a folder or a link on its way; root and this user are
+    none. Of a path that is not there yet its way counts as far as it goes."""
     with contextlib.suppress(OSError):
         for name, fd, user, _ in way_to(path):
             # The file system of a user may answer nothing.
-            if user:
+            if user or os.fstat(fd).st_uid not in trusted_users(name):
                 return True
-            if not stat.S_ISLNK((status := os.fstat(fd)).st_mode):
-                is_theirs = status.st_uid not in trusted_users(name)
-    return is_theirs
+    return False
 
 
 def own_folder_name() -> str:

@@ -206,6 +206,22 @@ def test_an_exchanged_out_keeps_the_newest_report_of_another_run(tmp_path: Path,
     assert json.loads((out / "cluster_test_report.json").read_text())["acceptance"]["status"] == "PASS"
 
 
+def test_the_report_of_another_trial_in_an_exchanged_out_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (out := tmp_path / "out").mkdir()
+    (others := tmp_path / "others").mkdir()
+    _recorded(others)
+    (others / RUN / "report.json").write_text("of another trial")
+
+    def exchanged(folder: Path) -> None:
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(others)
+
+    monkeypatch.setattr(write, "make_folders", exchanged)
+    with pytest.raises(RequestError, match=f"{out}/{RUN}/report.json holds the report of another trial"):
+        write_reports(conclude(healthy().events, load=fake_load), out)
+    assert (others / RUN / "report.json").read_text() == "of another trial"
+
+
 def _recorded(out: Path) -> None:
     """Have the run record its events below a folder, as each run does from its beginning on."""
     (out / RUN).mkdir()

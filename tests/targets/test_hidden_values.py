@@ -7,7 +7,7 @@ import re
 import pytest
 
 from seatrial.errors import RequestError
-from seatrial.targets.hidden_values import find_secret_argument, is_secret, shown_launcher_arguments
+from seatrial.targets.hidden_values import find_secret_argument, is_secret, shown_environment, shown_launcher_arguments
 from seatrial.targets.job import ProgramJob
 from seatrial.targets.kubernetes.manifest import parse
 from seatrial.targets.option import retyped
@@ -32,6 +32,22 @@ def test_reports_and_manifests_have_one_list_of_secret_names(name: str) -> None:
     assert is_secret(name)
     with pytest.raises(RequestError, match=re.escape(f"--env {name}=...: its value would be readable in the manifest")):
         parse.environment({name: "hunter2"})
+
+
+@pytest.mark.parametrize("name", ["OMPI_MCA_mca_base_env_list", "PMIX_MCA_mca_base_env_list", "OMPI_MCA_x"])
+@pytest.mark.parametrize("value", ["DB_PASSWORD=hunter2;A=b", "NCCL_DEBUG=INFO|LOGIN=hunter2", "LOGIN=hunter2"])
+def test_a_list_of_variables_in_a_harmless_one_is_hidden(name: str, value: str) -> None:
+    assert shown_environment({name: value}) == {name: "(hidden)"}
+
+
+def test_settings_in_the_value_of_a_harmless_variable_are_shown() -> None:
+    shown = {
+        "KMP_AFFINITY": "granularity=fine,compact,1,0",
+        "OMPI_MCA_mca_base_env_list": "NCCL_DEBUG=INFO;OMP_NUM_THREADS=4",
+    }
+    shown |= {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1", "OMPI_MCA_rmaps_base_mapping_policy": "ppr:1:node:PE=2"}
+    assert shown_environment(shown) == shown
+    assert shown_environment({"KMP_X": "granularity=fine,password=hunter2"}) == {"KMP_X": "(hidden)"}
 
 
 @pytest.mark.parametrize("name", HARMLESS_NAMES)

@@ -544,6 +544,9 @@ def test_a_temporary_folder_that_appears_after_its_check_is_not_read(
 def test_root_with_the_home_of_a_user_uses_another_folder(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     (tmp_path / "link").symlink_to("new")
-    for folder in (tmp_path, tmp_path / "new", tmp_path / "new" / "cache", tmp_path / "link"):
+    (tmp_path / "elsewhere").symlink_to("/usr/share")
+    (tmp_path / "made_by_root").mkdir()
+    names = ("", "new", "new/cache", "link", "elsewhere", "made_by_root", "made_by_root/new")
+    for folder in (tmp_path / name for name in names):
         for name in ("HOME", "XDG_CACHE_HOME"):
             assert tmp_path not in dataset_files.default_folder({name: str(folder)}).parents

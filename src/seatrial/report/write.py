@@ -76,7 +76,6 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
         files={name: folder / report_format.file for name, report_format in _FORMATS.items()},
         latest=out / _LATEST,
     )
-    _refuse_another(written, format_time(conclusion.trial.created), sources)
     texts = {name: report_format.text(conclusion) for name, report_format in _FORMATS.items()}
     with ExitStack() as held:
         try:
@@ -85,6 +84,7 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
             held.callback(os.close, opened)
             # All of it into one folder, whoever exchanges it meanwhile.
             way = Path(f"/proc/self/fd/{opened}")
+            _refuse_another(written, way, format_time(conclusion.trial.created), sources)
             # With ``exist_ok`` it would ask what another user has mounted there.
             with suppress(FileExistsError):
                 make_folder(way / run)
@@ -166,19 +166,21 @@ def _holds(path: Path, text: str) -> bool:
         return False
 
 
-def _refuse_another(written: Written, timestamp: str, sources: Sequence[Path] | None) -> None:
+def _refuse_another(written: Written, way: Path, timestamp: str, sources: Sequence[Path] | None) -> None:
     """Raise RequestError if the folder has the report of another trial, or files of these names that are no reports.
 
     The same trial may be reported again. Its events name the folder, and the events may be those of somebody else, who
     has copied the name and the time of a run: beside its own events a report is replaced only if they were read, too.
+
+    ``way``: to the folder above by its descriptor, through which the reports are written, too.
     """
-    path, out = written.document, written.folder.parent
+    path, folder = written.document, way / written.folder.name
     try:
-        with open_to_read(path, follows_links=False, named_folder=out) as file:
+        with open_to_read(folder / path.name, follows_links=False, named_folder=way) as file:
             found = _TIME.match(file.read(_BEGINNING_BYTES))
         same = found is not None and found[1] == timestamp.encode()
     except (FileNotFoundError, NotADirectoryError):
-        if other := next((file for file in written.files.values() if has_entry(file, out)), None):
+        if other := next((file for file in written.files.values() if has_entry(folder / file.name, way)), None):
             raise RequestError(
                 f"{other} lies there without a {path.name} of this trial; name another folder with --out."
             ) from None
@@ -187,7 +189,7 @@ def _refuse_another(written: Written, timestamp: str, sources: Sequence[Path] | 
         same = False
     if not same:
         raise RequestError(f"{path} holds the report of another trial; name another folder with --out.")
-    if sources is not None and not _are_read(written.folder, sources):
+    if sources is not None and not _are_read(folder, sources):
         raise RequestError(
             f"{path} is the report of the events beside it, which were not given; give {written.folder}, too, or name"
             " another folder with --out."

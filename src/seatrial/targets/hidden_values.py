@@ -50,6 +50,8 @@ _HARMLESS = re.compile(
     r"|AMD|TOKENIZERS|MALLOC|LC)_[A-Za-z0-9_]+"
     r"|PYTHON[A-Z]*|MASTER_(?:ADDR|PORT)|LD_LIBRARY_PATH|PATH|LANG|TZ|TERM|TMPDIR|DISPLAY"
 )
+_LISTS = re.compile("(?:OMPI|PMIX)_MCA_")
+"""The beginning of the names of variables whose values may be lists of variables (mca_base_env_list)."""
 _ASSIGNED = re.compile(r"(?:^|(?<=[=,;]))(?P<name>-*[A-Za-z_][\w-]*)=(?=(?P<value>[^,;]*))")
 """``NAME=VALUE`` or ``--option=VALUE`` in a word."""
 _SET_NEXT = re.compile(r"--?g?env(?:=(?P<name>[^=]+))?")
@@ -103,9 +105,14 @@ def refuse_secret_arguments(words: Iterable[str], where: str) -> None:
 def shown_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with the values that everybody may read; ``(hidden)`` for the others."""
     return {
-        name: value if _HARMLESS.fullmatch(name) and not is_secret(name, value) else HIDDEN
+        name: HIDDEN if _is_hidden(name, value, True) or _sets_hidden(name, value) else value
         for name, value in environ.items()
     }
+
+
+def _sets_hidden(name: str, value: str) -> bool:
+    """Return whether a value has settings of which one is hidden. Those of Open MPI and PMIx may be variables."""
+    return _hidden_at(value, sets_variables=_LISTS.match(name) is not None) is not None
 
 
 def shown_arguments(words: Iterable[str]) -> list[str]:
@@ -139,13 +146,19 @@ def _shown_to_launcher(word: str, option: str, name: str) -> str:
     if may_be_value and "=" not in variable and _is_hidden(variable, word, is_value_of_variable):
         return HIDDEN
     sets_variables = not is_option or _SET_IN_WORD.match(word) is not None
+    start = _hidden_at(word, sets_variables=sets_variables)
+    return word if start is None else f"{word[:start]}{HIDDEN}"
+
+
+def _hidden_at(word: str, *, sets_variables: bool) -> int | None:
+    """Return where the first hidden value in a word starts; None where none does."""
     for found in _ASSIGNED.finditer(word):
         is_variable = sets_variables and not found["name"].startswith("-")
         # Lists of variables have any character between two of them (mca_base_env_list_delimiter).
         has_another = is_variable and "=" in found["value"]
         if has_another or _is_hidden(found["name"], found["value"], is_variable):
-            return f"{word[: found.start('value')]}{HIDDEN}"
-    return word
+            return found.start("value")
+    return None
 
 
 def _is_hidden(name: str, value: str, is_variable: bool) -> bool:
