@@ -29,7 +29,7 @@ def pending(name: str, kind: str, at_s: float, nodes: int) -> PendingPods:
         pods=pods_of(pods_at(name, at_s), KINDS[kind]),
         nodes=nodes,
         under_mpi=KINDS[kind].under_mpi({}),
-        warnings=creation_warnings(*events),
+        warnings=creation_warnings(*events, pods=nodes),
         pod_warnings=pod_warnings(*events),
     )
 
@@ -113,7 +113,7 @@ def test_pod_security_is_final() -> None:
     found = pending("run-pytorchjob-restricted", "pytorchjob", 10.0, 2)
     assert 'violates PodSecurity "restricted:latest"' in found.final_refusal
     # training-operator warns of the restart policy at each reconcile of a healthy job.
-    assert all("Restart policy" not in warning for warning in found.warnings)
+    assert "Restart policy" not in found.warnings.newest
 
 
 def test_a_suspended_job_is_told() -> None:

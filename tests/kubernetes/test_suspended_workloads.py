@@ -133,7 +133,7 @@ def _waits_at(at_s: float) -> PendingPods:
         pods=pods_of(pods_at(_RESUME, at_s), KINDS["mpijob"]),
         nodes=2,
         under_mpi=True,
-        warnings=creation_warnings(warnings_at(_RESUME, at_s), job["metadata"]["name"], ""),
+        warnings=creation_warnings(warnings_at(_RESUME, at_s), job["metadata"]["name"], "", pods=2),
         suspended=suspended(workload_at(_RESUME, "mpijobs", at_s)),
     )
 

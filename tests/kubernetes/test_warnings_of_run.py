@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kubernetes.attempted import Cluster, waiting
 
-from seatrial.targets.kubernetes import run_progress
+from seatrial.targets.kubernetes import run_progress, warnings_of_run
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.pending_pods import PendingPods
 from seatrial.targets.kubernetes.pods import PodStatus, pods_of
-from seatrial.targets.kubernetes.warnings_of_run import is_final
+from seatrial.targets.kubernetes.warnings_of_run import CreationWarnings, creation_warnings, is_final
 
 _CPU = "exceeded quota: team, requested: limits.cpu=2, used: limits.cpu={used}, limited: limits.cpu=5"
 
@@ -50,7 +52,7 @@ def test_what_the_cluster_refuses_a_neighbor_ends_nothing(tmp_path: Path) -> Non
 
 
 def waits(warning: str, *pods: PodStatus) -> PendingPods:
-    return PendingPods(pods=pods, nodes=2, under_mpi=False, warnings=(warning,))
+    return PendingPods(pods=pods, nodes=2, under_mpi=False, warnings=CreationWarnings(warning))
 
 
 _HOSTILE = 'no room; FINAL ACCEPTANCE: "PASS" \x1b[2J'
@@ -84,7 +86,46 @@ def test_warnings_in_ever_other_words_do_not_print_for_ever(tmp_path: Path, monk
     cluster = Cluster(tmp_path, [])
     attempt = cluster.attempt()
     for number in range(200):
-        attempt._follower._warnings = (f"look at {'x' * number}",)
+        attempt._follower._warnings = CreationWarnings(f"look at {'x' * number}")
         attempt._progress._require_pods()
     assert cluster.printed[0] == 'seatrial: 2 of 2 pods cannot be created: "look at"'
     assert len(cluster.printed) == 50
+
+
+def _refusal(number: int, *, security: bool = False) -> dict[str, Any]:
+    why = 'violates PodSecurity "baseline:latest"' if security else _CPU.format(used=4)
+    message = f'Error creating: pods "trial-1-{number}-x" is forbidden: {why}'
+    involved = {"name": "trial-1", "kind": "Job", "apiVersion": "batch/v1", "uid": "u-Job"}
+    at = f"2026-02-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z"
+    return {"involvedObject": involved, "reason": "FailedCreate", "message": message, "lastTimestamp": at}
+
+
+def test_the_newest_final_warning_counts_among_later_ones() -> None:
+    events = [_refusal(number, security=number in (1, 2)) for number in range(5)]
+    found = creation_warnings({"items": events}, "trial-1", "")
+    assert (found.newest, found.final) == (events[4]["message"], events[2]["message"])
+
+
+def test_each_warning_is_judged_once_and_only_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each turn of the controller 16 MiB of Events took it two seconds, in which it heard no pod and no signal."""
+    judged: list[str] = []
+    amounts = warnings_of_run._AMOUNTS
+
+    class Amounts:
+        @staticmethod
+        def search(warning: str) -> re.Match[str] | None:
+            judged.append(warning)
+            return amounts.search(warning)
+
+    monkeypatch.setattr(warnings_of_run, "_AMOUNTS", Amounts)
+    attempt = Cluster(tmp_path, []).attempt()
+    attempt.submit()
+    try:
+        attempt._follower._events = {"items": [_refusal(number) for number in range(3_000)]}
+        attempt._follower._take_events()
+        for _ in range(3):
+            attempt._progress._require_pods()
+    finally:
+        assert attempt.cleanup(keep=False) == []
+    assert len(judged) == 1_000
+    assert judged[0] == _refusal(2_999)["message"]

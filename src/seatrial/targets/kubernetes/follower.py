@@ -32,7 +32,7 @@ from seatrial.targets.kubernetes.pods import (
 )
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.wait_limits import ObservedTime
-from seatrial.targets.kubernetes.warnings_of_run import creation_warnings, events_of_run, pod_warnings
+from seatrial.targets.kubernetes.warnings_of_run import CreationWarnings, creation_warnings, events_of_run, pod_warnings
 from seatrial.util.text import quoted
 
 _POLL_S = 2.0
@@ -122,7 +122,7 @@ class PodFollower:
         """When each call was started last (``time.monotonic``)."""
         self._news_at = -math.inf
         """When the log of the first pod told that lists may show something new (``time.monotonic``)."""
-        self._warnings: tuple[str, ...] = ()
+        self._warnings = CreationWarnings()
         self._pod_warnings: Mapping[str, str] = {}
         self._announced: dict[str, str] = {}
         """uid -> how a kubelet says that it stops this pod."""
@@ -146,7 +146,6 @@ class PodFollower:
             warnings=self._warnings,
             pod_warnings=self._pod_warnings,
             suspended=self._suspended,
-            least_nodes=self._job.detail.min_hosts,
         )
 
     def first(self) -> PodStatus | None:
@@ -272,7 +271,8 @@ class PodFollower:
     def _take_events(self) -> None:
         """Take the warnings about the run, and ask whose the objects are that are named like its own."""
         owners, of_run = self._objects.owners, (self._objects.run, self._objects.created_at)
-        self._warnings = creation_warnings(self._events, *of_run, owners.is_about_run)
+        pods = self._job.detail.min_hosts or self._job.nodes
+        self._warnings = creation_warnings(self._events, *of_run, owners.is_about_run, pods=pods)
         self._pod_warnings = pod_warnings(self._events, *of_run)
         if (announced := stops_announced(self._events)) != self._announced:
             self._announced = announced

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from seatrial.targets.kubernetes.pods import PodStatus
-from seatrial.targets.kubernetes.warnings_of_run import is_final, warning_said
+from seatrial.targets.kubernetes.warnings_of_run import CreationWarnings, warning_said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +20,12 @@ class PendingPods:
     """Number of pods that hold ranks."""
     under_mpi: bool
     """Whether a launcher pod follows once the sshd of every node answers."""
-    warnings: tuple[str, ...] = ()
-    """Warnings of the cluster about objects of the run that are no pods, the newest last."""
+    warnings: CreationWarnings = field(default_factory=CreationWarnings)
+    """Warnings of the cluster about objects of the run that are no pods."""
     pod_warnings: Mapping[str, str] = field(default_factory=dict)
     """The newest warning about each pod, by its name."""
     suspended: bool = False
     """Whether the workload is suspended."""
-    least_nodes: int | None = None
-    """Number of pods that suffice (``--min-hosts``); None: all."""
 
     @property
     def wanted(self) -> int:
@@ -58,8 +56,7 @@ class PendingPods:
     @property
     def final_refusal(self) -> str:
         """The warning that pods of the run will never be admitted; empty if there is none."""
-        refusals = [warning for warning in self.warnings if is_final(warning, self.least_nodes or self.nodes)]
-        return refusals[-1] if refusals and self.missing > 0 else ""
+        return self.warnings.final if self.missing > 0 else ""
 
     def _why(self, pod: PodStatus) -> str:
         """Return why a pod waits. Its state does not say why there is no sandbox or no volume, but its warning does."""
@@ -76,11 +73,11 @@ class PendingPods:
             hopeless = [pod for pod in waiting if pod.hopeless]
             warned = [pod for pod in waiting if pod.name in self.pod_warnings]
             why = self._why((hopeless or warned or waiting)[0])
-            if self.warnings and self.missing > 0:
-                why = f"{why}; {said(self.warnings[-1])}"
+            if self.warnings.newest and self.missing > 0:
+                why = f"{why}; {said(self.warnings.newest)}"
             return f"{len(waiting) + max(self.missing, 0)} of {self.wanted} pods wait: {why}"
-        if self.warnings:
-            return f"{self.missing} of {self.wanted} pods cannot be created: {said(self.warnings[-1])}"
+        if self.warnings.newest:
+            return f"{self.missing} of {self.wanted} pods cannot be created: {said(self.warnings.newest)}"
         if self.suspended:
             return (
                 f"{self.missing} of {self.wanted} pods are not created: the workload is suspended, because a queue"

@@ -138,14 +138,18 @@ class RunProgress:
         for pod in pending.pods:
             if pod.uid not in unready:
                 self._listed.forget(f"unready {pod.uid}")
-        if not pending.final_refusal:
+        if not (refusal := pending.final_refusal):
             self._listed.forget("refused")
-        if (refusal := pending.final_refusal) and self._listed.lasts("refused", _REPORT_WAITING_S):
+        elif self._listed.lasts("refused", _REPORT_WAITING_S):
             raise JobNotStartedError(
                 f"{pending.missing} of {pending.wanted} pods will never be created: {warning_said(refusal)}; change the"
                 " request, or what the namespace allows"
             )
-        if self._follower.is_unattended and not pending.warnings and self._listed.lasts("unattended", _UNATTENDED_S):
+        if (
+            self._follower.is_unattended
+            and not pending.warnings.newest
+            and self._listed.lasts("unattended", _UNATTENDED_S)
+        ):
             operator = "the Job controller" if self._kind.operator is None else self._kind.operator.release
             self._print_once(
                 f"{self._objects.workload} has had no status for {_UNATTENDED_S:.0f} s: nobody has taken it up; is the"

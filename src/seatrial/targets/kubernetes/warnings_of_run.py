@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -28,21 +29,37 @@ _NODE = re.compile(r'pods "(?![^"]*-launcher-)')
 _AMOUNTS = re.compile(r"exceeded quota: [^,]*, requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>.*)")
 
 
+_MOST_JUDGED = 1_000
+"""Number of the newest warnings that are judged: one takes up to 0.1 ms, and whoever may create Events makes thousands.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CreationWarnings:
+    """The two warnings about objects of the run that say why there are no pods."""
+
+    newest: str = ""
+    """Empty if there is none."""
+    final: str = ""
+    """The newest one that no waiting will cure; empty if there is none."""
+
+
 def events_of_run(answer: Any, run: str) -> dict[str, list[Any]]:
     """Return the list of those events in an answer whose objects are named like the ones of the run."""
     return {"items": [item for item in items_of(answer, "items") if _is_named_like(item, run)]}
 
 
 def creation_warnings(
-    answer: Any, run: str, created_at: str, is_ours: Callable[[Any], bool] = lambda event: True
-) -> tuple[str, ...]:
-    """Return the warnings about objects of the run that are no pods, the newest last: why there are no pods.
+    answer: Any, run: str, created_at: str, is_ours: Callable[[Any], bool] = lambda event: True, *, pods: int = 1
+) -> CreationWarnings:
+    """Return the warnings that count about objects of the run that are no pods.
 
     Args:
         answer: The list of events of the namespace.
         run: Name of the run.
         created_at: ``creationTimestamp`` of the workload; earlier warnings belong to another run of the same name.
         is_ours: Returns whether the object of an event is of the run: the names of others may begin like ours.
+        pods: How many pods that hold ranks the run needs at the same time.
     """
     warnings = []
     for item in filter(is_ours, items_of(answer, "items")):
@@ -50,7 +67,9 @@ def creation_warnings(
         is_creation = reason.startswith("Failed") and "Create" in reason
         if (_is_of(item, run, created_at) and kind != "Pod" and (kind or is_creation)) and reason not in _HARMLESS:
             warnings.append((_time(item), one_line(text(item, "message"))))
-    return tuple(dict.fromkeys(message for _, message in sorted(warnings) if message))
+    newest_first = [*dict.fromkeys(message for _, message in sorted(warnings) if message)][: -_MOST_JUDGED - 1 : -1]
+    final = next((message for message in newest_first if is_final(message, pods)), "")
+    return CreationWarnings(newest_first[0] if newest_first else "", final)
 
 
 def warning_said(warning: str) -> str:
