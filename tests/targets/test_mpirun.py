@@ -103,6 +103,22 @@ def test_open_mpi_takes_ipv6_addresses(stub: Path) -> None:
     assert list(rendered(request(stub, hosts="[fd00::1]:2")).files.values()) == ["fd00::1 slots=2\n"]
 
 
+def test_the_folder_of_a_run_behind_a_link_and_dots(
+    stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel follows the link first: ``link/..`` is the folder above the one that the link leads to."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "disk/data").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("disk/data")
+    (folder := tmp_path / "disk/RUN").mkdir()
+    made = job(request(stub, hosts="a:2"))
+    (command,) = MPIRUN.render(made, control="10.0.0.1:5", token="secret", keep="link/../RUN")
+    assert isinstance(command, FileCommand)
+    assert command.bundle_path is not None
+    paths = [*command.files, command.bundle_path]
+    assert all(os.path.isabs(path) and os.path.samefile(os.path.dirname(path), folder) for path in paths)
+
+
 def test_an_exchanged_hostfile_is_never_read(stub: Path, tmp_path: Path) -> None:
     """Whoever can rename in --out would else have mpirun start agents, with the token, on hosts of theirs."""
     folder = tmp_path / "RUN"

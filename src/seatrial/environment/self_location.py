@@ -8,11 +8,12 @@ import shlex
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import seatrial
 
 _ARCHIVE = getattr(seatrial.__loader__, "archive", None)
-BUNDLE_PATH: str | None = None if _ARCHIVE is None else os.path.abspath(_ARCHIVE)
+BUNDLE_PATH: str | None = None if _ARCHIVE is None else str(Path(_ARCHIVE).absolute())
 """Absolute path of the bundle that runs; None for an installation. Computed at import, before the working folder can
 change."""
 _IN_MEMORY = re.fullmatch(r"/proc/self/fd/([0-9]{1,9})", BUNDLE_PATH or "")

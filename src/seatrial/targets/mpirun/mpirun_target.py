@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial import start
@@ -162,7 +163,7 @@ def _find_mpirun(name: str) -> MpiLauncher:
             f"--on mpirun: {name} was not found; give the path of an mpirun with --mpirun, or add its folder to PATH."
         )
     # mpirun expects its helpers in the same folder on the other hosts.
-    path = os.path.abspath(path)
+    path = str(Path(path).absolute())
     try:
         done = subprocess.run(
             [path, "--version"],
@@ -203,7 +204,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     from seatrial.targets.remote_defaults import agent_environ, start_argv
 
     mpi: _Mpirun = job.detail
-    folder = os.path.abspath(keep)
+    folder = str(Path(keep).absolute())
     hostfile = os.path.join(folder, "hostfile")
     bundle_path = None if mpi.installed else os.path.join(folder, "seatrial.pyz")
     environ = {**agent_environ(os.environ, control=control, token=token, keep=folder), **job.agent_env}
@@ -214,7 +215,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     if not mpi.only_this_machine:
         place = {"path": os.getcwd(), **dataclasses.asdict(working_folder.trust_here(os.getcwd(), ""))}
         environ["SEATRIAL_FOLDER"] = json.dumps(place)
-        python = os.path.abspath(python) if os.path.dirname(python) else python
+        python = str(Path(python).absolute()) if os.path.dirname(python) else python
     if bundle_path is None:
         environ |= self_location.import_variables({**os.environ, **own})
         agent = self_location.module_argv(python, _AGENT)

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial import start
@@ -143,7 +144,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     from seatrial.targets.slurm.driver import job_name
 
     slurm: _Slurm = job.detail
-    folder = os.path.abspath(keep)
+    folder = str(Path(keep).absolute())
     bundle_path = os.path.join(folder, "seatrial.pyz")
     environ = {**agent_environ(os.environ, control=control, token=token, keep=folder), **job.agent_env}
     environ["SEATRIAL_NODE_RANK"] = "SLURM_NODEID"
