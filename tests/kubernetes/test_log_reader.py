@@ -420,7 +420,8 @@ def test_a_log_that_is_read_alone_shares_with_none(tmp_path: Path) -> None:
         logs.poll()
         polls += 1
         time.sleep(0.1)
-    assert polls < 60
+    # With a share among 64 it would be 576; a busy machine has polls that find nothing new.
+    assert polls < 250
     logs.close([])
     assert (tmp_path / "run-0.log").stat().st_size > 7 << 20
 
