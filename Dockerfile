@@ -1,6 +1,6 @@
 # The acceptance trial of this machine, and nothing to install on it:
 #
-#   docker build -t seatrial .
+#   docker build -t seatrial . && mkdir -p reports
 #   docker run --rm --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial
 #   docker run --rm --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial run --validation-only
 #   docker run --rm --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial train digits

@@ -37,13 +37,14 @@ class AnyJob(str):
 class StubConductor:
     """Listens, starts one agent, and has its one conversation."""
 
-    def __init__(self, keep: Path, *, job: str = "", before: str = "") -> None:
+    def __init__(self, keep: Path, *, job: str = "", before: str = "", cwd: Path | None = None) -> None:
         """Start it.
 
         Args:
             keep: the folder of the run.
             job: the digest of what its agent may start; empty: anything.
             before: what the process of the agent executes first, such as shorter waits.
+            cwd: its working folder; None: that of the test.
         """
         self.keep = keep
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -54,7 +55,7 @@ class StubConductor:
             environ |= {"SEATRIAL_JOB": job}
             code = f"{before}\n{'' if job else _STARTS_ANYTHING}\n{_MAIN}"
             argv = ["-c", code] if before or not job else ["-m", "seatrial.agent.agent_main"]
-            self.agent = subprocess.Popen([sys.executable, *argv], env=environ)
+            self.agent = subprocess.Popen([sys.executable, *argv], env=environ, cwd=cwd)
             self.connection, _ = listener.accept()
         (self.agent_pid,) = _children(self.agent.pid)  # the guardian's only child
         self.connection.settimeout(30)

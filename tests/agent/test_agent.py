@@ -231,6 +231,23 @@ def test_an_agent_starts_nothing_but_its_own_job(kind: str, tmp_path: Path) -> N
         conductor.close()
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_no_process_of_ours_starts_where_others_can_put_files(mode: int, tmp_path: Path) -> None:
+    """Libraries read files of the working folder; UCX executes what its ucx.conf names."""
+    (typed := tmp_path / "typed").mkdir()
+    typed.chmod(mode)
+    conductor = StubConductor(tmp_path, cwd=typed)
+    try:
+        conductor.send({"kind": "welcome", "run": "x"}, _START)
+        conductor.until_both_are_up()
+        at = str(typed) if mode == 0o755 else "/"
+        assert {os.readlink(f"/proc/{pid}/cwd") for pid in conductor.ranks()} == {at}
+        variable = f"SEATRIAL_TYPED_FOLDER={typed}".encode()
+        assert all(variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in conductor.ranks())
+    finally:
+        conductor.close()
+
+
 def test_its_token_is_not_in_proc(conductor: StubConductor) -> None:
     conductor.send({"kind": "welcome", "run": "x"}, _START)
     conductor.until_both_are_up()

@@ -19,6 +19,8 @@ from seatrial.files import may_map_owners
 from seatrial.start import ForeignError, owner_of_new_files, refusal_of_number, trusted_users, way_to
 
 _NO_SHARE = (-1, -1)
+_TYPED = "SEATRIAL_TYPED_FOLDER"
+"""The variable by which a process of ours knows the working folder of its agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,26 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     return ""
+
+
+def folder_of_ours() -> str:
+    """Return the folder in which a process of ours starts: this one, or the root where others could put files here.
+
+    Libraries read files of the working folder. UCX, which some builds of torch and most MPIs load, executes what its
+    ``ucx.conf`` names.
+    """
+    here = os.readlink("/proc/self/cwd")
+    return "/" if refusal(here, "", FolderTrust()) else here
+
+
+def telling_folder() -> dict[str, str]:
+    """Return the variable by which a process that an agent starts knows the working folder of the agent."""
+    return {_TYPED: os.readlink("/proc/self/cwd")}
+
+
+def typed_folder() -> str:
+    """Return the folder in which the user typed: the working folder of the agent of this process."""
+    return os.environ.get(_TYPED) or os.getcwd()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,6 +156,8 @@ def train(
 
         # This rank's share of the global batch.
         clock.mark("begin")
+        # The copy to the device waits for what it has to do, such as a reduction: a stack is to show that it waits.
+        synchronize(device)
         images, labels, global_count = own_batch(step)
         clock.mark("data")
 

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Collection, Iterable
 
 from seatrial import files
+from seatrial.environment.working_folder import typed_folder
 
 _NAME = "seatrial-storage-{code}-{rank}.{kind}"
 _KEY = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -42,12 +43,12 @@ def file_path(folder: str, key: str, rank: int, kind: str) -> str:
 
 
 def candidate_folders(folder: str | None) -> tuple[str, ...]:
-    """Return the folders to try: the named one, or this process's working folder and then the temporary folder."""
+    """Return the folders to try: the named one, or the one in which the user typed and then the temporary folder."""
     if folder is not None:
         return (folder,)
     folders = []
     with contextlib.suppress(OSError):  # the working folder may have been removed
-        folders.append(os.getcwd())
+        folders.append(typed_folder())
     return (*folders, tempfile.gettempdir())
 
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.environment.working_folder import typed_folder
 from seatrial.training.data import find_workload
 from seatrial.training.data.datasets import DATASETS
 from seatrial.training.models import find_model
@@ -70,7 +71,7 @@ class Params:
 
 def data_dir(params: Params) -> Path | None:
     """Return the folder with the files of the workload; None: the default folder."""
-    return Path(os.path.expanduser(params.data)) if params.data else None
+    return Path(typed_folder(), os.path.expanduser(params.data)) if params.data else None
 
 
 def recipe_for(params: Params, world_size: int) -> tuple[Recipe, str]:
