@@ -195,7 +195,8 @@ def _exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
     The way is the kernel's: ``..`` after a link is the folder above the one that the link leads to.
     """
     open_to = ""
-    for name, fd, user, _ in way_to(os.path.join(os.getcwd(), path)):
+    # A working folder that was removed matters to relative paths only.
+    for name, fd, user, _ in way_to(os.path.join("" if os.path.isabs(path) else os.getcwd(), path)):
         if user:
             raise ForeignError(name, user)
         status = os.fstat(fd)

@@ -37,7 +37,7 @@ _STARTS: dict[str, dict[str, Any]] = {
         "places": [[2, 0], [3, 1]],
         "device": "cuda",
         "backend": "auto",
-        "interface": "ib0.8001@x",
+        "interface": "bond+1.80@x",
     },
     "node_step": {"gen": 0, "step": 0, "check": "network", "device": "cpu", "backend": "gloo", "watches": False},
 }
@@ -132,6 +132,12 @@ def test_ranks_are_started_where_they_can_be(name: str, value: object) -> None:
     start = _start("start_workers")
     start[name] = value
     assert _fault(start).endswith(f"({name})")
+
+
+def test_a_program_starts_no_more_processes_than_a_node_has() -> None:
+    start = _start("start_program")
+    start["program"]["spawns"] = MOST_PLACES + 1
+    assert _fault(start).endswith("(spawns)")
 
 
 @pytest.mark.parametrize("kind", _STARTS)

@@ -20,7 +20,7 @@ from seatrial.protocol.timeouts import PATIENCE_S, STATUS_S, STUCK_S, patience_s
 _WAITS = (
     "/torch/distributed/",
     "/torch/cuda/",
-    "/torch/nn/parallel/",  # In the first forward after a step, DDP agrees upon its buckets.
+    "/torch/nn/parallel/distributed.py",  # In the first forward after a step, DDP agrees upon its buckets.
     "/torch/_ops.py",  # The functional collectives of DTensor.
     *(f"/seatrial/rank/{name}.py" for name in ("groups", "gloo_store", "page_store", "word_page")),
     *(f"/seatrial/mpi_backend/{name}.py" for name in ("register", "group", "lane", "library", "work")),

@@ -12,7 +12,7 @@ _MOST_CHARS = 500
 """Characters of a frame or a function of the kernel: paths have fewer, and the words of agents end up in notes."""
 _FRAME = re.compile(rf"    (\S.{{0,{_MOST_CHARS - 1}}})")
 _WAITS = (
-    *("torch/distributed/", "torch/nn/parallel/", "torch/_ops.py", "torch/autograd/", "torch/cuda/"),
+    *("torch/distributed/", "torch/nn/parallel/distributed.py", "torch/autograd/", "torch/cuda/"),
     "seatrial/mpi_backend/",
 )
 """Parts of the innermost frames of ranks that wait for other ranks, or for a device that does."""

@@ -20,8 +20,8 @@ ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,254}")
 MOST_PLACES = 4096
 """Ranks on a node: above the 512 CPU processes and the accelerators that a machine has."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}|")
-"""The name of a network interface (IFNAMSIZ of Linux), or nothing."""
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+~#-]{0,14}|")
+"""The name of a network interface (IFNAMSIZ of Linux) that no shell reads, or nothing."""
 _WORDS = {"device": ("auto", "cpu", "cuda", "rocm"), "backend": ("auto", "gloo", "nccl", "mpi")}
 _NUMBERS = ("spawns", "nnodes", "world_size", "group_rank", "max_restarts")
 _MOST = 1 << 31
@@ -81,6 +81,8 @@ def _require_sound(start: Start) -> None:
         raise DamageError("args")
     for name in _NUMBERS:
         _require_number(program, name)
+    if program["spawns"] > MOST_PLACES:
+        raise DamageError("spawns")
     _require_numbers(program, "shown")
     if type(program["watched"]) is not bool:
         raise DamageError("watched")
