@@ -105,7 +105,7 @@ def test_a_secret_crosses_no_network_unencrypted(command: str, told: str, is_typ
         ("GOOGLE_APPLICATION_CREDENTIALS", "/x", True),
         ("HTTPS_PROXY", "http://me:hunter2@proxy:80", True),
         ("TOKENIZERS_PARALLELISM", "false", False),
-        ("NCCL_DEBUG", "TOKEN=KEY", False),
+        ("NCCL_DEBUG", "TOKEN=KEY", True),
         ("NCCL_SOCKET_IFNAME", "eth0", False),
         ("NCCL_IB_PKEY", "1", False),
         ("OMP_NUM_THREADS", "1", False),
