@@ -61,7 +61,7 @@ def test_one_machine_trains(tmp_path: Path) -> None:
 
 
 def test_it_drops_root_and_obeys_sigterm(tmp_path: Path) -> None:
-    _, mount = _folder(tmp_path, user=0)
+    _, mount = _folder(tmp_path, user=10001)
     with started("machine", "train", "digits", "--epochs", "10000", options=mount) as name:
         until = time.monotonic() + 30
         while "rank 0 of 2 on" not in podman("logs", name).output:

@@ -156,6 +156,7 @@ def test_room_is_waited_for_no_longer_than_asked(
     monkeypatch.setattr(disk_writer, "_FULL_BYTES", 10)
     file = writer.open(str(tmp_path / "a"), _WORDS)
     writer.wait_for_room(20)
+    _finish(writer)
     disk.freeze()
     writer.write(file, b"x" * 10)
     began = time.monotonic()

@@ -37,7 +37,7 @@ class NodeProcess:
                 start_new_session=True,
                 cwd=cwd,
                 pass_fds=self_location.BUNDLE_FDS,
-                env={**environ, **telling_folder(), "SEATRIAL_AGENT_PID": str(os.getpid())},
+                env={**environ, **telling_folder(environ), "SEATRIAL_AGENT_PID": str(os.getpid())},
             )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._commands = CommandPipe(self._process.stdin)

@@ -129,7 +129,7 @@ class RankProcess:
                 env={
                     **environ,
                     **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},
-                    **({"SEATRIAL_AGENT_PID": str(os.getpid()), **telling_folder()} if argv is None else {}),
+                    **({"SEATRIAL_AGENT_PID": str(os.getpid()), **telling_folder(environ)} if argv is None else {}),
                     "PYTHONUNBUFFERED": "1",
                 },
             )

@@ -21,6 +21,8 @@ from seatrial.start import ForeignError, owner_of_new_files, refusal_of_number, 
 _NO_SHARE = (-1, -1)
 _TYPED = "SEATRIAL_TYPED_FOLDER"
 """The variable by which a process of ours knows the working folder of its agent."""
+_DATA = "SEATRIAL_DATA"
+"""The user's variable with the folder of the data sets (``training.data.dataset_files``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +137,30 @@ def folder_of_ours() -> str:
     return "/" if refusal(here, "", FolderTrust()) else here
 
 
-def telling_folder() -> dict[str, str]:
-    """Return the variable by which a process that an agent starts knows the working folder of the agent."""
-    return {_TYPED: os.readlink("/proc/self/cwd")}
+def leave_open_folder() -> str:
+    """Leave the working folder for the root where others could put files here, and return the folder that was left.
+
+    For a process that others may have started, before it loads libraries; see ``folder_of_ours``. Empty: it stays.
+    """
+    if folder_of_ours() == (typed := os.readlink("/proc/self/cwd")):
+        return ""
+    os.environ.update(telling_folder(os.environ))
+    os.chdir("/")
+    return typed
+
+
+def telling_folder(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which a process of ours in another folder knows this one, and what is relative to it.
+
+    ``environ``: the environment of that process.
+    """
+    folder = os.readlink("/proc/self/cwd")
+    data = environ.get(_DATA)
+    return {_TYPED: folder} | ({_DATA: os.path.join(folder, os.path.expanduser(data))} if data else {})
 
 
 def typed_folder() -> str:
-    """Return the folder in which the user typed: the working folder of the agent of this process."""
+    """Return the folder in which the user typed: the working folder of the agent of this process, or of this one."""
     return os.environ.get(_TYPED) or os.getcwd()
 
 

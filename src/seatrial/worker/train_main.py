@@ -13,6 +13,7 @@ import signal
 import sys
 
 from seatrial.environment.self_location import exit_on_sigterm
+from seatrial.environment.working_folder import leave_open_folder
 from seatrial.errors import SeatrialError
 from seatrial.mpi_backend.finalize import leave
 from seatrial.util.job_signals import ignore_those_for_ranks
@@ -33,6 +34,8 @@ def main() -> None:
         die_with_parent(SPAWNED_BY, signal.SIGINT)
     try:
         spec = TrainSpec.from_json(sys.argv[1])
+        if typed := leave_open_folder():
+            spec = spec.seen_from(typed)
         code = spawn(spec) if spec.spawn is not None else run_rank(spec, RankIdentity.from_environ())
     except SeatrialError as error:
         write_line(f"Error: {error}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+import os
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from seatrial.training.recipe import Recipe
@@ -59,6 +60,21 @@ class TrainSpec:
         values["recipe"] = self.recipe.to_json()
         values["spawn"] = None if self.spawn is None else asdict(self.spawn)
         return json.dumps(values, separators=(",", ":"), allow_nan=False)
+
+    def seen_from(self, folder: str) -> TrainSpec:
+        """Return the same with absolute paths. ``folder``: the one in which the relative ones begin."""
+
+        def seen(path: str | None) -> str | None:
+            return None if path is None else os.path.join(folder, path)
+
+        return replace(
+            self,
+            data_dir=seen(self.data_dir),
+            checkpoint_dir=seen(self.checkpoint_dir),
+            resume=self.resume if self.resume in ("auto", "never") else os.path.join(folder, self.resume),
+            log=seen(self.log),
+            profile=seen(self.profile),
+        )
 
     @classmethod
     def from_json(cls, text: str) -> TrainSpec:

@@ -1,0 +1,62 @@
+"""The folder in which the ranks of ``seatrial train`` load torch, and the files that they write, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seatrial
+from seatrial.environment.self_location import module_argv
+from seatrial.training.defaults import make_recipe
+from seatrial.util.ports import free_port
+from seatrial.worker.train_spec import Spawn, TrainSpec
+
+_OBSERVER = """
+import os, sys
+sys.addaudithook(
+    lambda event, args: event == "import" and args[0] == "torch" and print("torch in", os.readlink("/proc/self/cwd"))
+)
+"""
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o1777])
+def test_torch_is_loaded_where_nobody_else_can_put_files(mode: int, tmp_path: Path) -> None:
+    """Libraries read files of the working folder; UCX executes what its ucx.conf names."""
+    (typed := tmp_path / "typed").mkdir()
+    typed.chmod(mode)
+    (tmp_path / "sitecustomize.py").write_text(_OBSERVER)
+    recipe = make_recipe("synthetic-1x2x2-2", model="toy", max_steps=18, global_batch_size=2, num_samples=8)
+    spec = TrainSpec(
+        recipe=recipe,
+        device="cpu",
+        checkpoint_dir="saved",
+        log="auto",
+        profile="trace.json",
+        spawn=Spawn(nnodes=1, node_rank=0, nproc_per_node=2),
+    )
+    done = subprocess.run(
+        [*module_argv(sys.executable, "seatrial.worker.train_main"), spec.to_json()],
+        cwd=typed,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(tmp_path), str(Path(seatrial.__file__).parents[1]))),
+            "PYTHONSAFEPATH": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        },
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    at = str(typed) if mode == 0o755 else "/"
+    assert [line for line in done.stdout.splitlines() if line.startswith("torch in")] == [f"torch in {at}"] * 2
+    assert {path.name for path in typed.iterdir()} == {"saved", "auto", "trace.json"}
+    rows = [json.loads(line) for line in (typed / "auto").read_text().splitlines()]
+    assert {row["checkpoint_dir"] for row in rows} == {str(typed / "saved")}
