@@ -18,6 +18,11 @@ from seatrial.agent.rank_process import RankProcess
 from seatrial.probe.process import read_process
 
 _STACK = "Thread 1 (idle)"
+_ARGUMENTS = (
+    "--password=hunter2",
+    "--code",
+    "def f():\n\n    hunter2\nThread hunter2\n\x85Thread 1 (idle)\x85    hunter2",
+)
 
 
 def _executable(path: Path, text: str) -> Path:
@@ -36,7 +41,8 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RankProces
     """A rank whose program is in a folder to which other users can write. Our own Python has no py-spy beside it."""
     program = _executable(tmp_path / "theirs" / "program", "exec sleep 60")
     program.parent.chmod(0o777)
-    process = RankProcess(0, 0, {**os.environ}, io.BytesIO(), argv=[str(program)], watched=False)
+    argv = [str(program), *_ARGUMENTS]
+    process = RankProcess(0, 0, {**os.environ}, io.BytesIO(), argv=argv, watched=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     yield process
@@ -106,6 +112,35 @@ def test_the_one_of_our_own_python_comes_first(
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
     assert _text(rank) == f"{_STACK}\n"
     assert not (tmp_path / "bin" / "ran").exists()
+
+
+def test_a_stack_has_no_command_line(rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments may hold secrets. A site's py-spy may add child processes, and local variables."""
+    said = """Python v3.11.7 (/usr/bin/python3.11)
+Parent Process 1: launch hunter2
+
+Thread 47 (active+gil): "MainThread"
+    waiting (hang.py:5)
+        Arguments:
+            password: "hunter2"
+    <module> (hang.py:6)
+Thread 0x7F (idle)"""
+    for_each = f"echo \"Process $4: $(tr '\\0' ' ' </proc/$4/cmdline)\"; cat '{tmp_path}/said'"
+    (tmp_path / "said").write_text(f"{said}\n")
+    _executable(tmp_path / "bin" / "py-spy", f"echo warning; {for_each}; {for_each}")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    process = (
+        'Thread 47 (active+gil): "MainThread"\n    waiting (hang.py:5)\n    <module> (hang.py:6)\nThread 0x7F (idle)\n'
+    )
+    assert _text(rank) == f"warning\n{process}{process}"
+
+
+def test_the_heading_of_a_rank_that_still_starts_is_no_stack(
+    rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _executable(tmp_path / "bin" / "py-spy", "echo 'Process 1: hunter2'; echo 'Python v3.11.7 (/usr/bin/python)'; echo")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
+    assert _text(rank) == ""
 
 
 def test_one_that_never_ends_holds_up_no_agent(

@@ -200,6 +200,26 @@ def test_ctrl_c_gives_the_script_its_grace(tmp_path: Path, heeds: bool) -> None:
     assert {event["code"] for event in running.events("exit")} == {0 if heeds else -signal.SIGKILL}
 
 
+def test_no_file_of_a_run_has_an_argument_of_the_script(tmp_path: Path) -> None:
+    """Also after a stack: py-spy writes the command line of the process above it."""
+    name = script(tmp_path, "print('up', flush=True)\nwhile not os.path.exists('seen'): time.sleep(0.02)")
+    (py_spy := tmp_path / "bin" / "py-spy").parent.mkdir()
+    heading = "echo \"Process $4: $(tr '\\0' ' ' </proc/$4/cmdline)\""
+    py_spy.write_text(f"#!/bin/sh\n{heading}; echo 'Python v3.11.7 (/usr/bin/python)'; echo; echo 'Thread 1 (idle)'\n")
+    py_spy.chmod(0o755)
+    path = {"PATH": f"{py_spy.parent}:{os.environ['PATH']}"}
+    options = ("--device", "cpu", "--nproc-per-node", "1", "--out", "reports")
+    running = Training(tmp_path, "launch", *options, name, "--password=hunter2", "hunter2", env=path)
+    running.until(lambda: list(logs(tmp_path).values()) == ["up\n"])
+    running.process.send_signal(signal.SIGQUIT)
+    running.until(lambda: {event["text"] for event in running.events("stack")} == {"Thread 1 (idle)\n"})
+    (tmp_path / "seen").touch()
+    ended = running.ended()
+    assert ended.exit_code == 0, ended.errors
+    assert "hunter2" not in ended.output + ended.errors
+    assert [path for path in running.out.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()] == []
+
+
 def test_nothing_of_the_bundle_reaches_the_script(tmp_path: Path, pyz: Path) -> None:
     name = script(tmp_path, "print(os.environ.get('PYTHONPATH'), os.environ.get('PYTHONSAFEPATH'))")
     before = os.environ.get("PYTHONPATH")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from collections.abc import Mapping
 from seatrial.start import way_to
 
 _NAME = "py-spy"
+_PROCESS = re.compile(r"(?:Parent )?Process \d+: ")
+_THREAD = re.compile(r"Thread \S+ \((?:idle|active)[^()]*\)(?:: .*)?")
+_FRAME = re.compile(r"    \S.*")
 
 
 def find(program: str, environ: Mapping[str, str]) -> tuple[str | None, str]:
@@ -61,3 +65,23 @@ def _looked_at(path: str) -> tuple[str, str | None]:
         if is_last and stat.S_ISREG(status.st_mode) and os.access(f"/proc/self/fd/{fd}", os.X_OK):
             found = name
     return found, others
+
+
+def threads(said: str) -> str:
+    """Return the threads and their frames from the output of py-spy, and what it said before them, such as an error.
+
+    Above them py-spy writes the command line of the process, whose arguments may hold secrets and empty lines; told to,
+    it also writes local variables.
+    """
+    kept = list[str]()
+    is_stack = is_heading = False
+    for line in said.split("\n"):
+        if _THREAD.fullmatch(line):
+            is_stack, is_heading = True, False
+        elif _PROCESS.match(line):
+            is_heading = True
+        elif is_stack and not _FRAME.fullmatch(line):
+            continue
+        if line and not is_heading:
+            kept.append(f"{line}\n")
+    return "".join(kept)

@@ -79,12 +79,12 @@ def _text(question: DiskQuestion[str]) -> str:
 
 
 def _stack(rank: RankProcess) -> str:
-    """Return what py-spy says of a rank; without one, why one that was found is not run."""
+    """Return the stack of a rank by py-spy, or what that says instead; without py-spy, why one is not run."""
     path, refused = py_spy.find(rank.program, os.environ)
     if path is None or rank.poll() is not None:
         return refused
     # By default it would stop the process while it reads.
-    return run_tool([path, "dump", "--nonblocking", "--pid", str(rank.pid)], timeout_s=_PY_SPY_S)[1]
+    return py_spy.threads(run_tool([path, "dump", "--nonblocking", "--pid", str(rank.pid)], timeout_s=_PY_SPY_S)[1])
 
 
 def _stack_event(rank: RankProcess, text: str) -> StackEvent:

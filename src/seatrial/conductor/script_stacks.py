@@ -20,7 +20,7 @@ _WAITS = (
 
 def main_thread_frames(text: str) -> list[str]:
     """Return the frames of the main thread as py-spy wrote them, the innermost first; empty where it wrote none."""
-    threads = text.split("\nThread ")
+    threads = f"\n{text}".split("\nThread ")
     # A script that never imports threading has no name for its thread.
     main = next((thread for thread in threads if '"MainThread"' in thread.partition("\n")[0]), "".join(threads[1:2]))
     return [match[1] for line in main.splitlines() if (match := _FRAME.match(line))]

@@ -350,6 +350,5 @@ def where_words(event: dict[str, Any]) -> str:
     frames = main_thread_frames(text)
     if frames:
         return f"{words}; {', called by '.join(frames[:_MAX_FRAMES])}"
-    # Of a rank that still starts, py-spy writes a heading alone.
-    said = next((line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Process ")), "")
+    said = text.strip().partition("\n")[0]
     return f"{words}; {f'py-spy: {said}' if said else 'no Python stack'}"
