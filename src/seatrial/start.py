@@ -83,17 +83,20 @@ def main(words: "list[str]") -> int:
     return 0
 
 
-def absolute_entries(environ: "Mapping[str, str]") -> "dict[str, str]":
+def absolute_entries(environ: "Mapping[str, str]", folder: str = "") -> "dict[str, str]":
     """Return the variables of ``environ`` that search the working folder, without the entries that make them do so.
 
     An empty or relative entry means the working folder. On another host it may be a neighbor's: srun goes to /tmp where
     a host lacks the folder of the user.
+
+    ``folder``: where the relative entries begin, which are then kept; empty: they are left out.
     """
     changed = {}
     for name, separator in _SEARCHED.items():
         entries = re.split(separator, environ.get(name, ""))
-        kept = [entry for entry in entries if os.path.isabs(entry) or _is_found_by_loader(name, entry)]
-        if name == "PYTHONHOME" and kept != entries:
+        found = [entry if _is_found_by_loader(name, entry) else _in_folder(folder, entry) for entry in entries]
+        kept = [entry for entry in found if entry]
+        if name == "PYTHONHOME" and len(kept) != len(entries):
             # It is PREFIX:EXEC_PREFIX, and one of them alone would mean both.
             kept = []
         # Without a value PATH means the working folder, too.
@@ -101,6 +104,11 @@ def absolute_entries(environ: "Mapping[str, str]") -> "dict[str, str]":
         if kept != entries and value != environ.get(name, value):
             changed[name] = value
     return changed
+
+
+def _in_folder(folder: str, entry: str) -> str:
+    """Return an absolute entry; empty: it has none."""
+    return os.path.join(folder, entry) if os.path.isabs(entry) or (folder and entry) else ""
 
 
 def _is_found_by_loader(name: str, entry: str) -> bool:

@@ -28,7 +28,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         (tmp_path / "seatrial" / "__init__.py").touch()
         (folder / "__init__.py").touch()
         (folder / "node_main.py").write_text(program)
-        started.append(NodeProcess({**os.environ, "PYTHONPATH": str(tmp_path)}, "/"))
+        started.append(NodeProcess({**os.environ, "PYTHONPATH": str(tmp_path)}))
         return started[-1]
 
     yield start

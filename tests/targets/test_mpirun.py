@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 import subprocess
@@ -26,13 +27,19 @@ from seatrial.targets.mpirun.mpirun_target import TARGETS
 from seatrial.targets.target import TargetRequest
 
 (MPIRUN,) = TARGETS
+_OPEN = "mpirun (Open MPI) 5.0.11"
+_INTEL = "Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 20251014"
 
 
 @pytest.fixture
 def stub(tmp_path: Path) -> Path:
     """A stub of mpirun that prints a version and starts nothing."""
-    path = tmp_path / "mpirun"
-    path.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    return _stub(tmp_path, _OPEN)
+
+
+def _stub(folder: Path, version: str) -> Path:
+    path = folder / "mpirun"
+    path.write_text(f"#!/bin/sh\necho '{version}'\n")
     path.chmod(0o755)
     return path
 
@@ -72,6 +79,25 @@ def test_a_rank_for_each_slot_in_the_order_of_the_hosts(stub: Path) -> None:
     assert command.files[hostfile] == "a slots=3\nb slots=1\n"
     assert command.argv[command.argv.index("--hostfile") + 1] == hostfile == os.path.abspath("reports/RUN/hostfile")
     assert command.argv[-1] == "a:3,b:1"
+
+
+@pytest.mark.parametrize("hosts", [None, "a:2"], ids=str)
+@pytest.mark.parametrize(("version", "mode", "at"), [(_INTEL, 0o755, None), (_INTEL, 0o775, "/"), (_OPEN, 0o775, None)])
+def test_intel_mpi_reads_no_options_of_other_users(
+    version: str, mode: int, at: str | None, hosts: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes what ``mpiexec.conf`` of its working folder says, such as -genv LD_PRELOAD, whoever has put it there."""
+    launcher = _stub(tmp_path, version)
+    (typed := tmp_path / "typed").mkdir()
+    typed.chmod(mode)
+    monkeypatch.chdir(typed)
+    monkeypatch.setenv("PYTHONPATH", "src")
+    command = rendered(request(launcher, hosts=hosts, **({} if hosts else {"nproc_per_node": 1})))
+    assert command.folder == at
+    assert shown_with_files([command])[-1].startswith(f"env -C {at} ") == (at is not None)
+    if hosts is None and at:
+        assert command.env["PYTHONPATH"].split(":")[-1] == str(typed / "src")
+        assert json.loads(command.env["SEATRIAL_FOLDER"])["path"] == str(typed)
 
 
 def test_more_hosts_than_a_command_line_takes_are_refused(stub: Path, tmp_path: Path) -> None:

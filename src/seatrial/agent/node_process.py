@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from seatrial.agent.command_pipe import CommandPipe
 from seatrial.environment import self_location
-from seatrial.environment.working_folder import telling_folder
 from seatrial.protocol.commands import NodeStep, WatchEnd, WatchStep
 from seatrial.protocol.events import Event, NodeDoneEvent
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder
@@ -28,16 +27,15 @@ _END_S = 5.0
 class NodeProcess:
     """``worker.node_main`` and the pipes to it."""
 
-    def __init__(self, environ: Mapping[str, str], cwd: str) -> None:
+    def __init__(self, environ: Mapping[str, str]) -> None:
         with those_for_ranks_held_back():
             self._process = subprocess.Popen(
                 self_location.module_argv(sys.executable, "seatrial.worker.node_main"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
-                cwd=cwd,
                 pass_fds=self_location.BUNDLE_FDS,
-                env={**environ, **telling_folder(environ), "SEATRIAL_AGENT_PID": str(os.getpid())},
+                env={**environ, "SEATRIAL_AGENT_PID": str(os.getpid())},
             )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._commands = CommandPipe(self._process.stdin)

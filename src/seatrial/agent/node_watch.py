@@ -22,10 +22,10 @@ class NodeWatch:
         self._selector, self._emit = selector, emit
         self._process: NodeProcess | None = None
 
-    def send(self, step: NodeStep, environ: Mapping[str, str], cwd: str) -> None:
-        """Have it carry out its own step; the first one starts it, with that environment, in that folder."""
+    def send(self, step: NodeStep, environ: Mapping[str, str]) -> None:
+        """Have it carry out its own step; the first one starts it, with that environment."""
         if self._process is None:
-            self._process = NodeProcess(environ, cwd)
+            self._process = NodeProcess(environ)
             self._selector.register(self._process.fd, selectors.EVENT_READ, self._read)
         self._process.send(step)
 

@@ -14,7 +14,6 @@ from seatrial.environment.working_folder import FolderTrust, is_here, refusal
 from seatrial.protocol import job_digest
 from seatrial.protocol.commands import MOST_OUTPUT_CHARS, ProgramSpec, StartProgram
 from seatrial.protocol.events import ErrorEvent, Event, ExitEvent
-from seatrial.start import absolute_entries
 
 _OURS = (
     "SEATRIAL_CONTROL",
@@ -69,13 +68,6 @@ def environ_of(
         restarts, max_restarts = start["gen"], program["max_restarts"]
         environ |= torchrun_variables(environ, run=start["run"], restarts=restarts, max_restarts=max_restarts)
     return environ | {name: value for name, value in start["env"].items() if name not in place}
-
-
-def environ_of_ours(added: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process of ours: that of the agent and what the ranks get, no entry of it relative,
-    since the process may start in another folder."""
-    environ = {**os.environ, **added}
-    return environ | absolute_entries(environ)
 
 
 def start_folder(program: ProgramSpec) -> tuple[str, str, str]:

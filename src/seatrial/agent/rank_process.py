@@ -17,7 +17,6 @@ from seatrial.agent.command_pipe import CommandPipe
 from seatrial.agent.last_output import LastOutput
 from seatrial.environment import self_location
 from seatrial.environment.pmi import launcher_fds
-from seatrial.environment.working_folder import telling_folder
 from seatrial.probe import process
 from seatrial.protocol import phase_page
 from seatrial.protocol.commands import Quit, RankCommand, StartRank
@@ -129,7 +128,7 @@ class RankProcess:
                 env={
                     **environ,
                     **{f"SEATRIAL_{name}_FD": str(fd) for name, fd in passed.items()},
-                    **({"SEATRIAL_AGENT_PID": str(os.getpid()), **telling_folder(environ)} if argv is None else {}),
+                    **({"SEATRIAL_AGENT_PID": str(os.getpid())} if argv is None else {}),
                     "PYTHONUNBUFFERED": "1",
                 },
             )

@@ -20,7 +20,7 @@ from seatrial.agent.event_channel import EventChannel
 from seatrial.agent.node_process import NodeProcess
 from seatrial.agent.node_watch import NodeWatch
 from seatrial.agent.oom_watch import OomWatch
-from seatrial.agent.program_ranks import environ_of, environ_of_ours, refusal_events, start_folder, typed_threads
+from seatrial.agent.program_ranks import environ_of, refusal_events, start_folder, typed_threads
 from seatrial.agent.rank_output import RankOutput
 from seatrial.agent.rank_process import RankProcess
 from seatrial.agent.standstill import Standstill, stack_events
@@ -28,7 +28,6 @@ from seatrial.environment.drill import planted_faults
 from seatrial.environment.interface_choice import choose
 from seatrial.environment.placeholders import fill_placeholders
 from seatrial.environment.pmi import leave_launcher
-from seatrial.environment.working_folder import folder_of_ours
 from seatrial.probe.host import host_name
 from seatrial.probe.network import address_of
 from seatrial.protocol.commands import (
@@ -50,6 +49,7 @@ from seatrial.protocol.job_digest import Start
 from seatrial.protocol.start_fields import fault_of_command
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
+from seatrial.start import absolute_entries
 from seatrial.util.disk_writer import DiskWriter
 from seatrial.util.ports import free_port
 from seatrial.util.text import signal_words
@@ -353,16 +353,16 @@ class Agent:
             event["slurm_name"] = slurm_name
         self._channel.event(event)
 
-    def _send_node_step(self, command: NodeStepCommand, folder: str = "/") -> None:
-        environ = environ_of_ours(command["env"])
+    def _send_node_step(self, command: NodeStepCommand) -> None:
+        environ = {**os.environ, **command["env"], **absolute_entries(command["env"])}
         node = {"node": self._node_rank, "hostname": host_name(), "address": self._address}
         step = cast("NodeStep", {**command, **node, "local_rank": self._local_rank})
         if command["watches"]:
-            self._watch.send(step, environ, folder)
+            self._watch.send(step, environ)
             return
         self._watch.begin(command["check"], command["stage"])
         if self._node_process is None:
-            self._node_process = NodeProcess(environ, folder)
+            self._node_process = NodeProcess(environ)
             self._selector.register(self._node_process.fd, selectors.EVENT_READ, self._read_node_process)
         self._node_process.send(step)
 
@@ -395,17 +395,17 @@ class Agent:
         if start["kind"] == "start_program":
             self._start_program(start, *question.answer())
         elif start["kind"] == "start_workers":
-            self._start_workers(start, question.answer()[0])
+            self._start_workers(start)
         else:
-            self._send_node_step(start, question.answer()[0])
+            self._send_node_step(start)
 
-    def _start_workers(self, start: StartWorkers, folder: str) -> None:
+    def _start_workers(self, start: StartWorkers) -> None:
         local_world_size = self._local_world_size or max(1, len(start["places"]))
         threads = typed_threads(start["env"]) or max(1, self._cores // local_world_size)
         if start["interface"]:
             choose(os.environ, start["interface"])
             self._address = address_of(start["interface"]) or self._address
-        environ = environ_of_ours(start["env"])
+        environ = {**os.environ, **start["env"], **absolute_entries(start["env"])}
         environ.setdefault("OMP_NUM_THREADS", str(threads))
         self._mpi = start["backend"] == "mpi"
         for rank, local_rank in start["places"]:
@@ -426,7 +426,7 @@ class Agent:
                 threads=threads,
             )
             log = self._output.open(rank, start["gen"])
-            self._add(RankProcess(rank, start["gen"], environ, log, start=command, cwd=folder))
+            self._add(RankProcess(rank, start["gen"], environ, log, start=command))
 
     def _start_program(self, start: StartProgram, folder: str, script_refusal: str, note: str) -> None:
         program = start["program"]
@@ -595,4 +595,4 @@ def _start_folder(start: Start) -> tuple[str, str, str]:
     """Return what ``start_folder`` does, once the disk has answered from which the processes are started."""
     with contextlib.suppress(OSError), open(sys.executable, "rb", buffering=0) as file:
         file.read(1)
-    return start_folder(start["program"]) if start["kind"] == "start_program" else (folder_of_ours(), "", "")
+    return start_folder(start["program"]) if start["kind"] == "start_program" else ("", "", "")

@@ -16,11 +16,11 @@ from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.files import may_map_owners
-from seatrial.start import ForeignError, owner_of_new_files, refusal_of_number, trusted_users, way_to
+from seatrial.start import ForeignError, absolute_entries, owner_of_new_files, refusal_of_number, trusted_users, way_to
 
 _NO_SHARE = (-1, -1)
 _TYPED = "SEATRIAL_TYPED_FOLDER"
-"""The variable by which a process of ours knows the working folder of its agent."""
+"""The variable by which a process of ours, and those that it starts, know the working folder that it has left."""
 _DATA = "SEATRIAL_DATA"
 """The user's variable with the folder of the data sets (``training.data.dataset_files``)."""
 
@@ -96,7 +96,7 @@ def is_here(folder: str, trust: FolderTrust) -> bool:
     return not step.missing and stat.S_ISDIR(step.status.st_mode)
 
 
-def refusal(folder: str, script: str, trust: FolderTrust) -> str:
+def refusal(folder: str, script: str, trust: FolderTrust, *, groups: bool = False) -> str:
     """Return why another user could have put files into the folder or the script, or exchanged them; empty: none could.
 
     Each name on the way, also of links, is looked at from the root down, so that nobody can exchange one that has
@@ -108,7 +108,10 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
         folder: an absolute path.
         script: a path that starts there; empty: only the folder counts.
         trust: of ``trust_here`` for the same two, on the controller's machine.
+        groups: whether what a group can write to counts as well. A folder of a project belongs to a group, and who
+            starts a script there trusts that group.
     """
+    writers = stat.S_IWOTH | stat.S_IWGRP if groups else stat.S_IWOTH
     share: tuple[int, int] | None = None
     try:
         for step in _steps_of(folder, script, trust.mounters):
@@ -116,9 +119,9 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
                 share = share or (_share_of(folder, trust.mounters) if may_map_owners(step.status) else _NO_SHARE)
                 if share != (step.status.st_dev, step.status.st_uid):
                     return f"{step.name} belongs to user {step.status.st_uid}"
-            if _is_open(step) and step.missing:
+            if _is_open(step, writers) and step.missing:
                 return f"{step.missing} is missing, and all users can write to {step.name}"
-            if _is_open(step) and step.name not in trust.open_places:
+            if _is_open(step, writers) and step.name not in trust.open_places:
                 return f"all users can write to {step.name}"
     except ForeignError as error:
         return str(error.strerror)
@@ -127,40 +130,36 @@ def refusal(folder: str, script: str, trust: FolderTrust) -> str:
     return ""
 
 
-def folder_of_ours() -> str:
-    """Return the folder in which a process of ours starts: this one, or the root where others could put files here.
+def leave_open_folder() -> str:
+    """Leave the working folder for the root where others could put files here, and return its path; empty: it stays.
 
     Libraries read files of the working folder. UCX, which some builds of torch and most MPIs load, executes what its
-    ``ucx.conf`` names.
+    ``ucx.conf`` names. So each process of ours that loads such libraries calls this first. Relative paths in the
+    environment begin in the folder that was left all the same.
     """
-    here = os.readlink("/proc/self/cwd")
-    return "/" if refusal(here, "", FolderTrust()) else here
-
-
-def leave_open_folder() -> str:
-    """Leave the working folder for the root where others could put files here, and return the folder that was left.
-
-    For a process that others may have started, before it loads libraries; see ``folder_of_ours``. Empty: it stays.
-    """
-    if folder_of_ours() == (typed := os.readlink("/proc/self/cwd")):
+    if not (typed := open_folder()):
         return ""
-    os.environ.update(telling_folder(os.environ))
+    os.environ.update(absolute_entries(os.environ, typed))
+    if data := os.environ.get(_DATA):
+        os.environ[_DATA] = os.path.join(typed, os.path.expanduser(data))
+    os.environ[_TYPED] = typed
     os.chdir("/")
     return typed
 
 
-def telling_folder(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which a process of ours in another folder knows this one, and what is relative to it.
-
-    ``environ``: the environment of that process.
-    """
-    folder = os.readlink("/proc/self/cwd")
-    data = environ.get(_DATA)
-    return {_TYPED: folder} | ({_DATA: os.path.join(folder, os.path.expanduser(data))} if data else {})
+def open_folder() -> str:
+    """Return the path of the working folder where others could put files here, also by a group; empty: none could."""
+    here = os.readlink("/proc/self/cwd")
+    if refusal(here, "", FolderTrust(), groups=True):
+        return here
+    with suppress(OSError):
+        if os.path.samefile(here, "/proc/self/cwd"):
+            return ""
+    return here  # It was removed, or renamed.
 
 
 def typed_folder() -> str:
-    """Return the folder in which the user typed: the working folder of the agent of this process, or of this one."""
+    """Return the folder in which the user typed: the one that this process has left, or else its working folder."""
     return os.environ.get(_TYPED) or os.getcwd()
 
 
@@ -205,11 +204,14 @@ def _steps(path: str, mounters: Collection[int] | None) -> Iterator[_Step]:
             yield replace(above, is_last=True, missing=error.filename)
 
 
-def _is_open(step: _Step) -> bool:
-    """Return whether all users can put files there, or exchange those of others where there are such."""
+def _is_open(step: _Step, writers: int = stat.S_IWOTH) -> bool:
+    """Return whether all users can put files there, or exchange those of others where there are such.
+
+    ``writers``: the bits of the mode that say so.
+    """
     mode = step.status.st_mode
     has_guard = mode & stat.S_ISVTX and not step.is_last
-    return bool(mode & stat.S_IWOTH) and not stat.S_ISLNK(mode) and not has_guard
+    return bool(mode & writers) and not stat.S_ISLNK(mode) and not has_guard
 
 
 def _share_of(folder: str, mounters: Collection[int]) -> tuple[int, int]:

@@ -39,18 +39,21 @@ class Command:
     """Whether it is itself the agent of its node, so that signals for the ranks may be sent to it."""
     pass_fds: tuple[int, ...] = ()
     """The descriptors that it inherits."""
+    folder: str | None = None
+    """The folder in which it starts. None: ours."""
     feed: Feed | None = None
     """The data for its standard input. None: it has no standard input, and its agents connect by themselves."""
 
 
 def shell_lines(commands: Sequence[Command]) -> list[str]:
     """Return one shell line for each command."""
-    return [shell_line(command.env, command.argv) for command in commands]
+    return [shell_line(command.env, command.argv, command.folder) for command in commands]
 
 
-def shell_line(environ: Mapping[str, str], argv: Iterable[str]) -> str:
-    """Return a shell line that runs ``argv`` with the additional variables in ``environ``."""
-    return " ".join(map(shell_quote, ["env", *(f"{name}={value}" for name, value in environ.items()), *argv]))
+def shell_line(environ: Mapping[str, str], argv: Iterable[str], folder: str | None = None) -> str:
+    """Return a shell line that runs ``argv`` with the additional variables in ``environ``; in a folder, if given."""
+    start = ["env"] if folder is None else ["env", "-C", folder]
+    return " ".join(map(shell_quote, [*start, *(f"{name}={value}" for name, value in environ.items()), *argv]))
 
 
 def shell_quote(word: str) -> str:

@@ -103,6 +103,7 @@ class Agents:
                 process = subprocess.Popen(
                     command.argv,
                     env={**os.environ, **command.env},
+                    cwd=command.folder,
                     stdin=subprocess.DEVNULL if theirs is None else theirs.fileno(),
                     stdout=log if theirs is None else theirs.fileno(),
                     stderr=log,

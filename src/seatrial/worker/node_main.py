@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from seatrial.checks import registry
+from seatrial.environment.working_folder import leave_open_folder
 from seatrial.protocol.commands import NodeStep
 from seatrial.protocol.events import Event, NodeDoneEvent
 from seatrial.protocol.wire import Decoder, encode
@@ -33,6 +34,7 @@ def main() -> None:
     # A library that prints must not write between our lines.
     out = os.dup(1)
     os.dup2(2, 1)
+    leave_open_folder()
 
     def emit(event: Event) -> None:
         for line in encode(event):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from seatrial.checks import registry
+from seatrial.environment.working_folder import leave_open_folder
 from seatrial.mpi_backend.finalize import leave
 from seatrial.protocol.commands import RankCommand, StartRank
 from seatrial.protocol.events import EndEvent, ErrorEvent, Event, RankEvent, Source
@@ -51,6 +52,7 @@ def main() -> None:
         return
     phases = PhaseWriter(phase_fd)
     phases.write("start-up/import torch")
+    leave_open_folder()
     source = Source(start["run"], f"rank{start['rank']}.{start['gen']}")
 
     def emit(event: Event) -> None:

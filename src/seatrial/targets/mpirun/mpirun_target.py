@@ -52,7 +52,8 @@ _SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "agent")
 _AGENT = "seatrial.agent.mpi_rank"
 _OF_ROOT = "/"
 """Where agents start on other hosts: Open MPI 4 gives them an LD_LIBRARY_PATH with an empty entry, so that the loader
-takes what it needs from this folder. They enter the one of the user themselves (``agent/mpi_rank.py``)."""
+takes what it needs from this folder. Intel MPI itself starts there, where others could put files in the folder in which
+the user types. The agents enter that one themselves (``agent/mpi_rank.py``)."""
 _MOST_BYTES = 120 << 10
 """Linux takes 128 KiB in one word or variable, and Open MPI hands all words of a rank on in one (``OMPI_ARGV``)."""
 
@@ -208,11 +209,15 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     hostfile = os.path.join(folder, "hostfile")
     bundle_path = None if mpi.installed else os.path.join(folder, "seatrial.pyz")
     environ = {**agent_environ(os.environ, control=control, token=token, keep=folder), **job.agent_env}
-    # hydra hands all variables on, and on another host the working folder may be a neighbor's.
-    own = {} if mpi.only_this_machine else start.absolute_entries(os.environ)
+    left = working_folder.open_folder() if mpi.launcher.reads_working_folder else ""
+    agents_enter = not mpi.only_this_machine or left != ""
+    own: dict[str, str] = {}
+    if agents_enter:
+        # hydra hands all variables on, and on another host the working folder may be a neighbor's.
+        own = start.absolute_entries(os.environ, left if mpi.only_this_machine else "")
     environ |= {name: value for name, value in own.items() if name in environ}
     python = job.python
-    if not mpi.only_this_machine:
+    if agents_enter:
         place = {"path": os.getcwd(), **dataclasses.asdict(working_folder.trust_here(os.getcwd(), ""))}
         environ["SEATRIAL_FOLDER"] = json.dumps(place)
         python = str(Path(python).absolute()) if os.path.dirname(python) else python
@@ -243,6 +248,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
             argv=(*argv, *words),
             env={**own, **environ, **environ_of(mpi.launcher, {**os.environ, **own})},
             nodes=tuple(range(job.nodes)),
+            folder=_OF_ROOT if left else None,
             files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},
             bundle_path=bundle_path,
         ),
