@@ -28,6 +28,10 @@ parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--data", type=Path, default=DIGITS, help="rows of 65 bytes: label, then 8 x 8 pixels")
 parser.add_argument("--checkpoint-dir", type=Path, default=Path("runs/ddp"), help="of rank 0: last.pt and best.pt")
 args = parser.parse_args()
+# In a shared folder another user may lead the files elsewhere by a link: into another folder of yours.
+for part in (args.checkpoint_dir, *args.checkpoint_dir.parents):
+    if part.is_symlink() and part.lstat().st_uid not in (0, os.getuid()):
+        raise SystemExit(f"{part} is a link of another user; give another --checkpoint-dir.")
 recipe = [args.epochs, args.seed, BATCH_SIZE, LEARNING_RATE]  # what decides the result
 
 # torchrun and seatrial set the same variables; Open MPI has other names for them.
@@ -90,11 +94,13 @@ def evaluate():
 def save(name, **content):
     """Write a file on rank 0 that is whole or not there, whenever the process is killed."""
     if rank == 0:
-        with open(args.checkpoint_dir / f"{name}.new", "wb") as file:
+        new = args.checkpoint_dir / f"{name}.new"
+        new.unlink(missing_ok=True)
+        with open(new, "xb") as file:  # x: a new file, never one that a link of another user leads to
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(args.checkpoint_dir / f"{name}.new", args.checkpoint_dir / name)
+        os.replace(new, args.checkpoint_dir / name)
 
 
 # Resume. Rank 0 alone reads, and sends what it read: the other hosts need no such disk.

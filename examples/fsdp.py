@@ -26,6 +26,10 @@ parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--data", type=Path, default=DIGITS, help="rows of 65 bytes: label, then 8 x 8 pixels")
 parser.add_argument("--checkpoint", type=Path, default=Path("runs/fsdp.pt"), help="file of rank 0; read if it exists")
 args = parser.parse_args()
+# In a shared folder another user may lead the files elsewhere by a link: into another folder of yours.
+for part in args.checkpoint.parents:
+    if part.is_symlink() and part.lstat().st_uid not in (0, os.getuid()):
+        raise SystemExit(f"{part} is a link of another user; give another --checkpoint.")
 
 rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
@@ -87,11 +91,13 @@ def save(step):
     content = {"step": step, **whole_state()}
     if rank == 0:
         args.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{args.checkpoint}.new", "wb") as file:
+        new = Path(f"{args.checkpoint}.new")
+        new.unlink(missing_ok=True)
+        with open(new, "xb") as file:  # x: a new file, never one that a link of another user leads to
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(f"{args.checkpoint}.new", args.checkpoint)
+        os.replace(new, args.checkpoint)
 
 
 # Resume: rank 0 reads and sends; each rank copies its slice. A first step makes the momenta.

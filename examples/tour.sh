@@ -4,7 +4,7 @@
 #   2. checkpoint: the same, stopped in the middle by SIGTERM and resumed to the end
 #   3. model parallel: a pipeline of two stages, then FSDP; the pipeline needs an even number of devices
 # Needs torchrun (or TORCHRUN="python3 -m torch.distributed.run"); writes to the folder that it is given, or a new one.
-set -euo pipefail
+set -euo pipefail -o noclobber # the log is a new file, never one that a link of another user leads to
 examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=${1:-$(mktemp -d)}
 mkdir -p "$folder"
@@ -18,6 +18,7 @@ echo "== 1. basic"
 start "$ranks" "$examples/ddp.py" --epochs 2 --checkpoint-dir "$folder/basic"
 
 echo "== 2. checkpoint"
+rm -f "$folder/first.log"
 # Not by the function: a signal would reach the shell that runs it, and not torchrun.
 "${torchrun[@]}" --standalone --nproc-per-node "$ranks" "$examples/ddp.py" --checkpoint-dir "$folder/checkpoint" \
   >"$folder/first.log" 2>&1 &

@@ -62,6 +62,35 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     assert lives(tmp_path, *each) == [[1]] * 3
 
 
+@pytest.mark.slow
+def test_checkpoints_go_through_no_link_of_a_neighbor(tmp_path: Path) -> None:
+    """In a shared folder another user may have made ``runs`` first, and may keep the right to write there."""
+    (precious := tmp_path / "precious").write_text("precious")
+    (tmp_path / "own" / "ddp").mkdir(parents=True)
+    for name in ("runs/ddp/last.pt", "runs/ddp/best.pt", "runs/fsdp.pt"):
+        (planted := tmp_path / f"{name}.new").parent.mkdir(parents=True, exist_ok=True)
+        planted.symlink_to(precious)
+    (tmp_path / "mine").symlink_to("own")
+    scripts = {name: [str(EXAMPLES / name), "--epochs", "1"] for name in ("ddp.py", "fsdp.py")}
+    each = [*scripts.values(), [*scripts["ddp.py"], "--checkpoint-dir", "mine/ddp"]]
+    assert lives(tmp_path, *({"arguments": arguments, "world_size": 1} for arguments in each)) == [[0]] * 3
+    assert precious.read_text() == "precious"
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt*")}
+    assert written == {"runs/ddp/last.pt", "runs/ddp/best.pt", "runs/fsdp.pt", "own/ddp/last.pt", "own/ddp/best.pt"}
+
+
+@pytest.mark.root
+def test_a_folder_behind_a_link_of_a_neighbor_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "theirs").symlink_to("own")
+    os.chown(tmp_path / "theirs", 65534, 65534, follow_symlinks=False)
+    folders = {"ddp.py": ("--checkpoint-dir", "theirs/ddp"), "fsdp.py": ("--checkpoint", "theirs/fsdp.pt")}
+    each = [[str(EXAMPLES / name), *option] for name, option in folders.items()]
+    each += [[str(EXAMPLES / "ddp.py"), "--checkpoint-dir", str(tmp_path / "theirs")]]
+    assert lives(tmp_path, *({"arguments": arguments, "world_size": 1} for arguments in each)) == [[1]] * 3
+    assert list((tmp_path / "own").iterdir()) == []
+
+
 @pytest.mark.mpi
 @first_mpirun
 def test_mpirun_starts_it_over_gloo(tmp_path: Path, mpirun: str) -> None:
