@@ -15,6 +15,7 @@ from neighbor_mount import NEIGHBOR, mounted_and_unasked
 
 from seatrial import files, folders, start
 from seatrial.agent import mpi_rank, program_ranks, py_spy
+from seatrial.checks.storage import tokens
 from seatrial.environment import working_folder
 from seatrial.environment.working_folder import FolderTrust
 from seatrial.errors import RequestError
@@ -189,3 +190,25 @@ def test_a_folder_of_programs(folder: Path) -> None:
         found, refused = py_spy.find("/nowhere/python", {"PATH": f"{folder}:{folder}/bin"})
     assert found is None or not found.startswith(str(folder))
     assert found is not None or refused.startswith(f"{folder}/py-spy was not run: other users may change {folder}")
+
+
+def test_a_file_with_the_name_of_a_killed_trial(tmp_path: Path) -> None:
+    """A neighbor chooses it, in a folder that all can write to."""
+    (ours := tmp_path / "seatrial-storage-bbbbbbbbbbbbbbbb-1.data").touch()
+    (theirs := tmp_path / "seatrial-storage-aaaaaaaaaaaaaaaa-0.token").touch()
+    for path in (ours, theirs):
+        os.utime(path, (0, 0))
+    with mounted_and_unasked(theirs):
+        assert tokens.remove_leftovers(str(tmp_path), time.time()) == [ours.name]
+
+
+def test_a_token_in_the_place_of_ours(tmp_path: Path) -> None:
+    """Where others may remove ours, they may put one there."""
+    key, folder = "0" * 16, str(tmp_path)
+    for rank in (0, 1):
+        tokens.create_token(folder, key, rank)
+    with mounted_and_unasked(Path(tokens.file_path(folder, key, 1, "token"))):
+        assert tokens.visible_ranks(folder, key, 0, [0, 1, 2]) == ([0], [1])
+        assert tokens.visible_ranks(folder, key, 1, [0, 1, 2]) == ([0], [1])
+        assert tokens.find_token([folder], key, 1) is None
+        assert tokens.find_token([folder], key, 1, remove=True) is None

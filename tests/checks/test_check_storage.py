@@ -304,6 +304,18 @@ def test_only_old_files_of_ours_are_removed(tmp_path: Path) -> None:
     assert tokens.remove_leftovers(str(tmp_path / "nowhere"), time.time()) == []
 
 
+def test_names_without_end_are_not_all_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others can put any number there; what is left is for later trials."""
+    for number in range(9):
+        (tmp_path / f"seatrial-storage-0123456789abcdef-{number}.token").touch()
+        os.utime(tmp_path / f"seatrial-storage-0123456789abcdef-{number}.token", (0, 0))
+    monkeypatch.setattr(tokens, "_MOST_LOOKED_AT", 4)
+    assert len(tokens.remove_leftovers(str(tmp_path), time.time())) == 4
+    monkeypatch.setattr(tokens, "_MOST_NAMES", 3)
+    assert len(tokens.remove_leftovers(str(tmp_path), time.time())) == 3
+    assert len([*tmp_path.iterdir()]) == 2
+
+
 def test_who_sees_a_token_knows_no_other_name(tmp_path: Path) -> None:
     """A neighbor puts the files there that the name of a token lets him expect."""
     params = small(tmp_path, shared="no")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import itertools
 import os
 import re
 import stat
@@ -18,11 +19,16 @@ from collections.abc import Collection, Iterable
 
 from seatrial import files
 from seatrial.environment.working_folder import typed_folder
+from seatrial.start import ForeignError
 
 _NAME = "seatrial-storage-{code}-{rank}.{kind}"
 _KEY = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _OUR_FILES = re.compile(r"seatrial-storage-[0-9a-f]{16}-\d+\.(token|data)")
 _OLD_S = 24 * 3600.0
+_MOST_NAMES = 100_000
+"""Names of a folder that are read. Others can put any number there, and each takes its time."""
+_MOST_LOOKED_AT = 10_000
+"""Files of trials that are looked at, to remove those that killed ones left."""
 
 
 def checked_key(key: object) -> str:
@@ -64,7 +70,7 @@ def find_token(folders: Iterable[str], key: str, rank: int, *, remove: bool = Fa
     for folder in folders:
         path = file_path(folder, key, rank, "token")
         with contextlib.suppress(OSError):
-            status = os.lstat(path)
+            status = files.status_of_entry(path)
             if remove and stat.S_ISREG(status.st_mode):
                 files.remove(path)
             return folder
@@ -77,39 +83,41 @@ def visible_ranks(folder: str, key: str, rank: int, ranks: Collection[int]) -> t
 
     ``rank``: this rank, which has left its own token; a file server decides which number its user has there.
     """
-    listed = set(os.listdir(folder))
-    own_uid = _owner(file_path(folder, key, rank, "token"), listed)
-    if own_uid is None:  # in a folder without the sticky bit others may remove it
-        own_uid = os.geteuid()
+    # One listing has a network file system bring what would else be a question for each name. It may be an old one, so
+    # each name is looked up all the same.
+    _names(folder)
+    own_uid = os.geteuid()  # in a folder without the sticky bit others may remove the token
+    with contextlib.suppress(OSError):
+        own_uid = files.status_of_entry(file_path(folder, key, rank, "token")).st_uid
     visible, foreign = list[int](), list[int]()
     for each in sorted(ranks):
-        uid = _owner(file_path(folder, key, each, "token"), listed)
-        if uid is not None:
-            (visible if uid == own_uid else foreign).append(each)
+        with contextlib.suppress(OSError):
+            (visible if _is_of(own_uid, file_path(folder, key, each, "token")) else foreign).append(each)
     return visible, foreign
 
 
-def _owner(path: str, listed: Collection[str]) -> int | None:
-    """Return the user whose file it is; None: it does not exist. A network file system may list a folder from its
-    cache, but must look up a name that it has never seen."""
-    with contextlib.suppress(OSError):
-        if os.path.basename(path) not in listed:
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
-        return os.lstat(path).st_uid
-    return None
+def _is_of(uid: int, path: str) -> bool:
+    """Return whether a file belongs to this user, and nobody has mounted one there. Raises OSError."""
+    try:
+        return files.status_of_entry(path).st_uid == uid
+    except ForeignError:
+        return False
 
 
 def remove_leftovers(folder: str, now_s: float) -> list[str]:
     """Remove the files that killed trials of this user left there, if older than a day. Returns their names."""
     removed = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not _OUR_FILES.fullmatch(entry.name):
-                continue
-            with contextlib.suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                is_old = now_s - status.st_mtime > _OLD_S
-                if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and is_old:
-                    files.remove(entry.path)
-                    removed.append(entry.name)
+    with contextlib.suppress(OSError):
+        ours = itertools.islice(filter(_OUR_FILES.fullmatch, _names(folder)), _MOST_LOOKED_AT)
+        for name, status in files.statuses_in(folder, ours):
+            is_old = now_s - status.st_mtime > _OLD_S
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and is_old:
+                with contextlib.suppress(OSError):
+                    files.remove(os.path.join(folder, name))
+                    removed.append(name)
     return removed
+
+
+def _names(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in itertools.islice(entries, _MOST_NAMES)]
