@@ -50,10 +50,10 @@ def with_a_small_set(server: FailingServer, *arguments: str) -> list[str]:
 
 
 def test_a_download_prints_its_folder(server: FailingServer, tmp_path: Path) -> None:
-    command = with_a_small_set(server, "--data", str(tmp_path))
+    command = with_a_small_set(server, "--data", str(tmp_path / "\x1b[2J"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
-    assert (done.returncode, done.stdout) == (0, f"small: a.gz in {tmp_path}/small\n"), done.stderr
-    assert (tmp_path / "small" / "a.gz").read_bytes() == CONTENT
+    assert (done.returncode, done.stdout) == (0, f"small: a.gz in {tmp_path}/\\x1b[2J/small\n"), done.stderr
+    assert (tmp_path / "\x1b[2J" / "small" / "a.gz").read_bytes() == CONTENT
     assert "256000 of 256000 bytes" in done.stderr
     again = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
     assert again.stdout == done.stdout

@@ -134,6 +134,17 @@ def test_a_wrong_plan_is_a_request_error() -> None:
         CliRunner().invoke(cli, ["plan", "show", "quik"], catch_exceptions=False)
 
 
+@pytest.mark.parametrize("options", [(), ("-v",), ("--json",)])
+def test_a_plan_of_others_shows_no_controls(options: tuple[str, ...], tmp_path: Path) -> None:
+    (plan := tmp_path / "\x9b31m.toml").write_text(
+        'level = "quick"\nchecks = ["bootstrap", "inventory", "storage"]\n[storage]\nfolder = "/a\\u001b[2Jb\\u202E"\n'
+        '[inventory]\ndevice = "A\\u001b]0;pwned\\u0007"\n[origins]\nstorage.folder = "from\\u001b[2J words"\n'
+    )
+    shown = show(str(plan), *options)
+    assert shown.replace("\n", "").isprintable()
+    assert "pwned" in shown
+
+
 def test_help_loads_no_check() -> None:
     code = (
         "import sys; from seatrial.cli.click_app import cli; cli(['plan', 'show', '--help'], standalone_mode=False);"

@@ -69,7 +69,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
             print_status=display.print_line,
             on_bytes=display.on_bytes,
         )
-    print(f"{name}: {', '.join(path.name for path in paths)} in {paths[0].parent}", flush=True)
+    print(f"{name}: {', '.join(path.name for path in paths)} in {printable(str(paths[0].parent))}", flush=True)
     return 0
 
 

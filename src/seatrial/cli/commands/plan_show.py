@@ -32,6 +32,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.report.plan_lines import all_lines, row, short_lines
     from seatrial.request.trial_request import plan_of
     from seatrial.util.terminal import columns_of
+    from seatrial.util.text import printable
 
     resolved = plan_of(options)
     others = _untyped(options)
@@ -56,7 +57,8 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         else:
             more = "-v shows all values and limits, and where each is from"
             lines = [*short_lines(resolved, held, columns), *_lines_of_options(others, columns), more]
-        print("\n".join(lines), flush=True)
+        # The file may come from others.
+        print("\n".join(printable(line, len(line)) for line in lines), flush=True)
     return 0
 
 
