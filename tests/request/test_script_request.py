@@ -134,6 +134,12 @@ def test_what_the_user_has_set_is_kept() -> None:
     assert told == {"GLOO_SOCKET_IFNAME": "eth8"}
 
 
+def test_a_dry_run_in_a_folder_with_controls_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := tmp_path / "a\x1b[2J\nb").mkdir()
+    monkeypatch.chdir(folder)
+    assert [line for line in dry_run(job("train.py"), Path("reports")) if not line.isprintable()] == []
+
+
 def test_a_dry_run_prints_what_runs() -> None:
     *_, last = dry_run(job("train.py", "a b", "{rank}"), Path("reports"))
     assert last == f"env GLOO_SOCKET_IFNAME=lo {sys.executable} train.py 'a b' '{{rank}}'"

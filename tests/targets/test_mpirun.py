@@ -199,6 +199,8 @@ def test_a_dry_run_prints_files_and_commands(stub: Path, tmp_path: Path, monkeyp
     # Paste the lines into a shell.
     subprocess.run(["sh", "-ec", "\n".join(lines[:2])], timeout=20, check=True)
     assert (tmp_path / "reports" / "RUN" / "hostfile").read_text() == "a slots=2\n"
+    command = FileCommand(argv=("true",), env={}, nodes=(0,), files={"a\x1b[2J\nb/file": "\x1b[2J\n"})
+    assert [line for line in shown_with_files([command]) if not line.isprintable()] == []
     assert shown_with_files([Command(argv=("true",), env={}, nodes=(0,))]) == ["env true"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import InternalError, RequestError, SeatrialError
-from seatrial.targets.command import shell_line
+from seatrial.targets.command import shell_line, shell_quote
 from seatrial.targets.job import ProgramJob
 from seatrial.targets.option import Option, is_given
 from seatrial.targets.registry import TARGETS, dry_run_lines
@@ -76,7 +75,7 @@ def dry_run(job: ProgramJob, out: Path) -> list[str]:
     started = f"the one process of each of {job.nodes} nodes" if job.per_node else f"each of the {job.world_size} ranks"
     return [
         *commands,
-        f"# {started}, started by its agent, in {shlex.quote(job.cwd)} where that exists, with RANK etc. set:",
+        f"# {started}, started by its agent, in {shell_quote(job.cwd)} where that exists, with RANK etc. set:",
         shell_line(job.env, (*job.argv, *job.args)),
     ]
 

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import re
-import shlex
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +16,7 @@ from seatrial.bundle import bundle
 from seatrial.errors import RequestError
 from seatrial.files import write_atomically
 from seatrial.protocol.timeouts import join_timeout_s
-from seatrial.targets.command import Command, shell_line, shell_lines
+from seatrial.targets.command import Command, shell_line, shell_lines, shell_quote
 from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
 from seatrial.targets.processes import Agents, Attach
 from seatrial.util import memory_file
@@ -87,7 +86,7 @@ def shown_with_files(commands: Sequence[Command]) -> list[str]:
             for path, text in command.files.items():
                 # One argument for each line: shells differ in how they quote a newline.
                 printed = shell_line({}, ("printf", r"%s\n", *text.splitlines()))
-                lines.append(f"{printed} > {shlex.quote(path)}")
+                lines.append(f"{printed} > {shell_quote(path)}")
             if command.bundle_path is not None:
                 lines.append(shell_line({}, ("seatrial", "bundle", command.bundle_path)))
         lines += shell_lines([command])
