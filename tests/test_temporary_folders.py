@@ -134,3 +134,18 @@ def test_no_folder_on_the_file_system_of_a_neighbor_is_used(tmp_path: Path, monk
         _use([theirs], monkeypatch)
         with pytest.raises(folders.NotPrivateError, match=f"file system of user {NEIGHBOR}"):
             folders.own_temporary_folder()
+
+
+def test_a_passing_file_leaves_no_folder_and_takes_none_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who can exchange TMPDIR puts another folder of this user at its name."""
+    (team := tmp_path / "team").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(team))
+    with folders.passing_file(".json") as path:
+        Path(path).touch()
+        (made,) = team.iterdir()
+        team.rename(tmp_path / "moved")
+        made.mkdir(parents=True)
+    assert made.is_dir()
+    assert [*(tmp_path / "moved").iterdir()] == []

@@ -292,6 +292,19 @@ def write_atomically(
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
+def require_replaceable(path: str | os.PathLike[str]) -> None:
+    """Raise OSError where ``write_atomically`` could not replace a file, or should not: a folder or a file that this
+    user may not write to, also behind a link, or what another user has mounted."""
+    with _folder(path, False) as (folder, name):
+        with contextlib.suppress(FileNotFoundError), reached(name, f"/proc/self/fd/{folder}") as fd:
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not os.access(f"/proc/self/fd/{fd}", os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        with _temporary(folder, name, b"", 0o666):
+            pass
+
+
 def create_whole(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
     """Create a file with all of its content; no reader sees half of it. Raises FileExistsError for any existing name.
 

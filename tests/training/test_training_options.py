@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from checks.fake_context import FakeContext
 from hostile_files import HOSTILE, assert_unharmed
+from neighbor_mount import NEIGHBOR, mounted_and_unasked
 from training.rank_processes import run_ranks
 from training.small_files import write_cifar10, write_mnist
 from training.training_doubles import RecordingCallbacks, build_normed_dropout_net
@@ -175,6 +176,28 @@ def test_a_profile_replaces_nothing_in_a_folder_that_is_exchanged(tmp_path: Path
     assert "ProfilerStep" in (team / "v/trace.json").read_text()
 
 
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["trace.json", "link.json"])
+def test_a_neighbors_file_system_at_the_place_of_a_profile(name: str, tmp_path: Path) -> None:
+    (trace := tmp_path / "trace.json").touch()
+    (tmp_path / "link.json").symlink_to("trace.json")
+    with mounted_and_unasked(trace):
+        said = f"{name}: cannot write this file .*trace.json is on a file system of user {NEIGHBOR}, who decides"
+        with pytest.raises(RequestError, match=said):
+            StepProfile(tmp_path / name, CPU)
+
+
+@pytest.mark.root
+def test_a_neighbors_file_system_that_comes_before_a_profile(tmp_path: Path) -> None:
+    (trace := tmp_path / "trace.json").touch()
+    profile = StepProfile(trace, CPU)
+    with mounted_and_unasked(trace):
+        for _ in range(14):
+            profile.step()
+        with pytest.raises(SeatrialError, match=r"could not be written to [^:]+: .*busy"):
+            profile.step()
+
+
 def _recorded(path: Path) -> StepProfile:
     profile = StepProfile(path, CPU)
     for _ in range(16):
@@ -193,7 +216,7 @@ def test_a_profile_is_made_where_no_neighbor_can_exchange_it(tmp_path: Path, mon
     export: Any = torch.autograd.profiler.profile.export_chrome_trace
 
     def exchanged(profiler: Any, path: str, *more: Any) -> None:
-        (made,) = temporary.iterdir()
+        (made,) = temporary.glob("seatrial-*")  # torch may make a folder of its own there
         made.rename(tmp_path / "old")
         for suffix in ("", ".tmp"):
             (theirs / f"{Path(path).name}{suffix}").symlink_to(secret)
@@ -214,7 +237,7 @@ def test_a_compressed_profile_uses_no_other_name(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("tempfile.NamedTemporaryFile", None)
     assert _recorded(tmp_path / "trace.json.gz").is_written
     assert "ProfilerStep#5" in gzip.decompress((tmp_path / "trace.json.gz").read_bytes()).decode()
-    assert list(temporary.iterdir()) == []
+    assert list(temporary.glob("seatrial-*")) == []
 
 
 def test_a_profile_is_not_made_in_another_folder_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +258,8 @@ def test_a_profile_without_steps_or_permission_is_reported(tmp_path: Path) -> No
     assert not profile.is_written
     assert not (tmp_path / "trace.json").exists()
     (tmp_path / "file").touch()
-    for path in (tmp_path, tmp_path / "file" / "trace.json"):
+    (tmp_path / "link").symlink_to(".")
+    for path in (tmp_path, tmp_path / "link", tmp_path / "file" / "trace.json", Path("/proc/trace.json")):
         with pytest.raises(RequestError, match="cannot write this file"):
             StepProfile(path, CPU)
 

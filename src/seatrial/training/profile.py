@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import open_to_read, write_atomically
+from seatrial.files import open_to_read, require_replaceable, write_atomically
 from seatrial.folders import make_folders, passing_file
 
 _SKIPPED = 5
@@ -36,10 +36,11 @@ class StepProfile:
             self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise _unwritable(path, error) from error
-        way = self._way()
-        if way.is_dir() or not os.access(way if way.exists() else way.parent, os.W_OK):
+        try:
+            require_replaceable(self._way())
+        except OSError as error:
             os.close(self._folder)
-            raise _unwritable(path, PermissionError("no permission to write"))
+            raise _unwritable(path, error) from error
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
