@@ -165,7 +165,6 @@ _REMOVES_NAMES = {
     **dict.fromkeys(("seatrial.files", "seatrial.folders"), "the two places, by the descriptor of a folder"),
     "seatrial.start": "sent as text, alone; its folders are for this user alone",
     "seatrial.run.run_trial": "a folder without files, whose name is of this run alone",
-    "seatrial.worker.compiled_code": "a new folder for this user alone, where nobody could put another one",
 }
 """Modules that may remove names or exchange them, and why: by its path a file may be one of another folder of this
 user, which somebody who can rename has put in the place of the one that was looked at."""

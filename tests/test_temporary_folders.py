@@ -95,13 +95,12 @@ def test_a_folder_that_a_cleaner_takes_away_is_made_again(tmp_path: Path, monkey
 
     flock = fcntl.flock
     monkeypatch.setattr(fcntl, "flock", lock)
-    kept, fd = folders.keep(folders.own_temporary_folder)
-    assert (kept, len(taken)) == (str(folder), 3)
-    assert folders.is_kept(kept, fd)
-    other = os.open(folder, os.O_RDONLY)
-    with pytest.raises(BlockingIOError):
-        flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(fd)
+    with folders.kept_folder(folders.own_temporary_folder, is_removed=False) as kept:
+        assert (kept, len(taken)) == (str(folder), 3)
+        assert os.stat(kept).st_ino == taken[-1]
+        other = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
 

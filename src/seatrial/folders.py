@@ -10,11 +10,13 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import struct
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from seatrial.files import open_run_folder, umask_of_process
@@ -26,6 +28,8 @@ TEMPORARY = ("/tmp", "/var/tmp")
 _TRIES = 3
 _LOCK_S = 10.0
 """Seconds for a lock that a cleaner of temporary files has meanwhile. Without one the times of the folder keep it."""
+_RENEWED_S = 3600.0
+"""Interval in which the times of a folder that is kept are set."""
 _DEFAULT_ACL = "system.posix_acl_default"
 _ACL_HEAD_BYTES = 4
 _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHER = 0x01, 0x04, 0x10, 0x20
@@ -220,28 +224,59 @@ def own_temporary_folder() -> str:
 
     Raises NotPrivateError, with the reasons, where another user could use each one, or put another one in its place.
     """
-    return _temporary_folder(own_folder_name())
+    return _temporary_folder(own_folder_name(), _places())
 
 
-def new_temporary_folder() -> str:
-    """Return a new folder beside that one, for where others have taken its name. Raises NotPrivateError, too."""
-    return _temporary_folder(f"seatrial-{os.urandom(8).hex()}")
+def new_temporary_folder(place: str = "") -> str:
+    """Return a new folder beside that one, or in the folder of temporary files that is named. Raises NotPrivateError,
+    too."""
+    return _temporary_folder(f"seatrial-{os.urandom(8).hex()}", (place,) if place else _places())
 
 
-def keep(make: Callable[[], str]) -> tuple[str, int]:
-    """Return the folder of ``own_temporary_folder`` or ``new_temporary_folder``, and a descriptor to keep open while it
-    is used: once a cleaner of temporary files has removed it, another user could make one of its name.
+@contextlib.contextmanager
+def kept_folder(make: Callable[[], str], *, is_removed: bool) -> Iterator[str]:
+    """Yield the folder of ``own_temporary_folder`` or ``new_temporary_folder``, and keep it meanwhile: once a cleaner
+    of temporary files has removed it, another user could make one of its name. Raises NotPrivateError.
 
-    systemd-tmpfiles leaves a folder that is locked (tmpfiles.d(5)); others leave it while its times are new, so call
-    ``os.utime`` for the descriptor more than once a day. Raises NotPrivateError.
+    systemd-tmpfiles leaves a folder that is locked (tmpfiles.d(5)); others leave it while its times are new.
+
+    Args:
+        make: Returns the folder.
+        is_removed: Remove it afterwards, with all that it holds.
     """
+    folder, fd = _keep(make)
+    is_over = threading.Event()
+    thread = threading.Thread(target=_renew, args=(fd, is_over), name="times of a folder", daemon=True)
+    try:
+        # This user may have no process left, and the lock stays without it.
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+        yield folder
+    finally:
+        is_over.set()
+        if thread.is_alive():
+            thread.join(1.0)
+        with contextlib.suppress(OSError):
+            if is_removed and _is_kept(folder, fd):
+                shutil.rmtree(folder, ignore_errors=True)
+        os.close(fd)
+
+
+def _renew(fd: int, is_over: threading.Event) -> None:
+    while not is_over.wait(_RENEWED_S):
+        with contextlib.suppress(OSError):
+            os.utime(fd)
+
+
+def _keep(make: Callable[[], str]) -> tuple[str, int]:
+    """Return a folder, and its locked descriptor. Raises NotPrivateError."""
     for _ in range(_TRIES):
         folder = make()
         with contextlib.suppress(FileNotFoundError, PermissionError):
             fd = open_run_folder(folder)
             try:
                 _lock(fd)
-                if is_kept(folder, fd):
+                if _is_kept(folder, fd):
                     os.utime(fd)
                     return folder, fd
             except BaseException:
@@ -264,14 +299,18 @@ def _lock(fd: int) -> None:
             time.sleep(0.01)
 
 
-def is_kept(folder: str, fd: int) -> bool:
+def _is_kept(folder: str, fd: int) -> bool:
     """Return whether this open folder is still the one of this name. Raises FileNotFoundError where there is none."""
     return os.path.samestat(os.fstat(fd), status_of(folder))
 
 
-def _temporary_folder(name: str) -> str:
+def _places() -> tuple[str, ...]:
+    return (tempfile.gettempdir(), *TEMPORARY)
+
+
+def _temporary_folder(name: str, places: Iterable[str]) -> str:
     refused = []
-    for parent in dict.fromkeys((tempfile.gettempdir(), *TEMPORARY)):
+    for parent in dict.fromkeys(places):
         try:
             # Once: who can exchange a link on the way must not have one folder checked, and another one used.
             above = without_links(parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -74,6 +75,20 @@ def test_the_same_verdict_as_on_this_machine(tmp_path: Path, mpirun: str) -> Non
 @first_mpirun_then_others_nightly
 def test_the_same_parameters_as_on_this_machine(tmp_path: Path, mpirun: str, digest_here: str) -> None:
     assert digest("--on", "mpirun", "--mpirun", mpirun, "--hosts", "localhost:2", "--out", str(tmp_path)) == digest_here
+
+
+@first_mpirun_then_others_nightly
+def test_what_a_neighbor_has_at_the_name_of_the_session(
+    tmp_path: Path, mpirun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI 4 looked at no owner, and a file there ended it without a reason."""
+    (theirs := tmp_path / f"ompi.{platform.node()}.{os.geteuid()}").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    shared = {*os.listdir("/dev/shm")}
+    ended = trial(tmp_path / "out", "smoke", *ON, "--mpirun", mpirun, "--nproc-per-node", "2", "--only", "compute")
+    assert ended.exit_code == 0, ended.errors
+    assert {*tmp_path.iterdir()} == {theirs, tmp_path / "out"}
+    assert not [name for name in {*os.listdir("/dev/shm")} - shared if name.startswith("seatrial-")]
 
 
 @first_mpirun_then_others_nightly

@@ -110,6 +110,10 @@ def test_the_error_of_an_agent_takes_precedence(output: str, words: str) -> None
             "seatrial agent refuses: the license is over, type sh x\n",
             'an agent refuses: "the license is over, type sh x"',
         ),
+        (
+            "The MCA param orte_tmpdir_base was specified, which sets the base\n",
+            "mpirun: orte_tmpdir_base is set in a file of settings that seatrial has not found",
+        ),
         ("srun: error: Unable to create step for job 10: Unable to contact slurm controller\n", ""),
         ("srun: error: n1: task 1: Killed\nsrun: error: Node failure on n1\n", ""),
         ("ssh: Could not resolve hostname a\n", ""),

@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from targets.jobs import A_JOB
 
+from seatrial import folders
 from seatrial.agent.mpi_rank import environ_of, refuse_full_host
 from seatrial.bundle import bundle
 from seatrial.errors import RequestError
@@ -158,6 +160,58 @@ def test_an_exchanged_hostfile_is_never_read(stub: Path, tmp_path: Path) -> None
     assert launcher.processes[0].wait(10.0) == 0
     assert launcher.cleanup() == []
     assert (folder / "node0.log").read_text() == "a slots=2\n" * 2
+
+
+def _run(mpirun: Path, folder: Path, said: list[str]) -> str:
+    """Start a stub for two ranks on this machine until it has ended; return its output."""
+    (command,) = MPIRUN.render(job(request(mpirun, nproc_per_node=2)), control="c:5", token="t", keep=str(folder))
+    launcher = Launcher(said.append)
+    launcher.submit([command], folder, (), lambda *unused: None)
+    assert launcher.processes[0].wait(10.0) == 0
+    assert launcher.cleanup() == []
+    return (folder / "node0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("version", "variable"),
+    [("4.1.4", "OMPI_MCA_orte_local_tmpdir_base"), ("5.0.11", "PRTE_MCA_prte_local_tmpdir_base")],
+)
+def test_the_session_of_open_mpi_lies_in_a_folder_of_the_user(
+    stub: Path, version: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbors could foresee its name below TMPDIR, and mpirun followed a link there."""
+    (tmp := tmp_path / "tmp").mkdir()
+    tmp.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp))
+    segments = "OMPI_MCA_btl_vader_backing_directory"
+    look = f'mkdir ${variable}/ompi.x; for f in ${variable} ${segments}; do stat -c "%a %n" $f; done'
+    stub.write_text(f"#!/bin/sh\necho 'mpirun (Open MPI) {version}'; [ $1 = --version ] && exit\n{look}\n")
+    said: list[str] = []
+    lines = _run(stub, tmp_path, said).splitlines()
+    assert [line.partition("/seatrial-")[0] for line in lines[1:]] == [f"700 {tmp}", "700 /dev/shm"]
+    assert (said, list(tmp.iterdir())) == ([], [])
+    assert not os.path.exists(lines[2].split()[1])
+
+
+def test_without_a_folder_of_the_user_mpirun_starts_with_a_note(
+    stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, whose TMPDIR is open to all that run there."""
+    (tmp := tmp_path / "tmp").mkdir()
+    tmp.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp))
+    monkeypatch.setattr(folders, "TEMPORARY", ())
+    variable = "PRTE_MCA_prte_local_tmpdir_base"
+    stub.write_text(f"#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11' ${variable}\n")
+    said: list[str] = []
+    output = _run(stub, tmp_path, said)
+    assert output == "mpirun (Open MPI) 5.0.11\n"
+    (note,) = said
+    assert note.startswith(f"seatrial: other users may change files of the launcher: there is no place for {variable}")
+    monkeypatch.setenv(variable, "/set")
+    output = _run(stub, tmp_path, said)
+    assert output.endswith(" /set\n")
+    assert said == [note]
 
 
 @pytest.mark.parametrize(

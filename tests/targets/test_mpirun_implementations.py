@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from seatrial.errors import RequestError
-from seatrial.targets.mpirun.implementations import MpiLauncher, argv_of, environ_of, hostfile_of, recognize
+from seatrial.targets.mpirun.implementations import (
+    MpiLauncher,
+    argv_of,
+    environ_of,
+    hostfile_of,
+    own_folders_of,
+    recognize,
+)
 
 # Output of the real launchers.
 OPEN_MPI_4 = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n"
@@ -97,3 +107,41 @@ def test_intel_mpi_finds_its_programs() -> None:
     assert environ_of(launcher("intel"), {"PATH": "/usr/bin:/opt/bin"})["PATH"] == "/usr/bin:/opt/bin"
     assert environ_of(launcher("intel"), {})["PATH"] == "/opt/bin"
     assert environ_of(launcher("openmpi"), {"PATH": "/usr/bin"}) == {}
+
+
+def test_folders_of_the_user_for_what_neighbors_can_foresee(tmp_path: Path) -> None:
+    """Segments of shared memory get one only where all ranks run here: mpirun hands its variables on."""
+    places = {
+        kind: own_folders_of(launcher(kind), {}, (), only_this_machine=True) for kind in ("openmpi", "mpich", "intel")
+    }
+    assert [*places["openmpi"]] == ["", "/dev/shm"]
+    assert places["mpich"] == places["intel"] == {}
+    assert own_folders_of(launcher("openmpi"), {}, (), only_this_machine=False) == {
+        "": ("PRTE_MCA_prte_local_tmpdir_base",)
+    }
+    older = recognize("/opt/bin/mpirun", OPEN_MPI_4)
+    assert own_folders_of(older, {}, (), only_this_machine=False) == {"": ("OMPI_MCA_orte_local_tmpdir_base",)}
+
+
+@pytest.mark.parametrize(
+    "path", [".openmpi/mca-params.conf", ".prte/mca-params.conf", "etc/openmpi-mca-params.conf", "my/own.conf"]
+)
+def test_a_base_of_the_session_that_is_set_stays(path: str, tmp_path: Path) -> None:
+    """Open MPI refuses one for this host beside one for all."""
+    mpirun = replace(launcher("openmpi"), path=f"{tmp_path}/bin/mpirun")
+    home = {"HOME": str(tmp_path), "OMPI_MCA_mca_base_param_files": f"{tmp_path}/none:{tmp_path}/my/own.conf"}
+    for environ, words in (
+        ({"OMPI_MCA_orte_tmpdir_base": "/set"}, ()),
+        ({}, ("--mca", "orte_tmpdir_base", "/set")),
+        ({}, ("--prtemca", "prte_local_tmpdir_base", "/set")),
+    ):
+        assert "" not in own_folders_of(mpirun, {**home, **environ}, words, only_this_machine=False)
+    remote = {**home, "PRTE_MCA_prte_remote_tmpdir_base": "/set"}
+    assert "" in own_folders_of(mpirun, remote, (), only_this_machine=False)
+    (settings := tmp_path / path).parent.mkdir()
+    settings.write_text("# orte_tmpdir_base = /scratch\n")
+    assert "" in own_folders_of(mpirun, home, (), only_this_machine=False)
+    settings.write_text("btl_sm_backing_directory = /set\n orte_tmpdir_base = /scratch\n")
+    kept = own_folders_of(mpirun, home, (), only_this_machine=True)
+    assert [*kept] == ["/dev/shm"]
+    assert "OMPI_MCA_btl_sm_backing_directory" not in kept["/dev/shm"]

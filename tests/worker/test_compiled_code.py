@@ -143,7 +143,7 @@ def test_a_cleaner_leaves_the_folder_of_a_rank_that_runs(tmp: Path, monkeypatch:
 
 def test_the_times_of_the_folder_are_set_again_and_again(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other cleaners look at the age of a folder, and at no lock."""
-    monkeypatch.setattr(compiled_code, "_RENEWED_S", 0.01)
+    monkeypatch.setattr(folders, "_RENEWED_S", 0.01)
     own = Path(_begin(_spec(tmp.parent, compile=True), monkeypatch)["TMPDIR"])
     for _ in range(2):
         os.utime(own, (1, 1))

@@ -50,6 +50,10 @@ _REFUSALS: Sequence[tuple[str, str]] = (
     (r".*mpirun: Error: (unknown option .+)", "mpirun: {what}; see --mpi-arg"),
     (r"Option: +(-\S+)$", "mpirun: unknown option {what}; see --mpi-arg"),
     (r"\[mpiexec.*(unrecognized argument \S+)", "mpirun: {what}; see --mpi-arg"),
+    (
+        r"The MCA param (\w+tmpdir_base) was specified",
+        "mpirun: {what} is set in a file of settings that seatrial has not found; set it in the environment, too",
+    ),
     (r"srun: ((?:unrecognized |invalid )?option .+)", "srun: {what}; see --slurm-arg and --container-image"),
     (r".*exec: (srun): (?:command )?not found", "{what} was not found in PATH; run this command on a host where it is"),
     (r"srun: error: ((?:Invalid|Only allocated) .+)", "srun: {what}; change the request"),

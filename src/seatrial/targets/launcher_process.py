@@ -10,11 +10,13 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from seatrial.bundle import bundle
 from seatrial.errors import RequestError
 from seatrial.files import write_atomically
+from seatrial.folders import NotPrivateError, kept_folder, new_temporary_folder
 from seatrial.protocol.timeouts import join_timeout_s
 from seatrial.targets.command import Command, shell_line, shell_lines, shell_quote
 from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
@@ -46,6 +48,9 @@ class FileCommand(Command):
     """
     bundle_path: str | None = None
     """Path of the bundle on all nodes. None: seatrial is installed there."""
+    own_folders: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Folder of temporary files, empty for the usual ones -> variables of the launcher that name a new folder in it for
+    this user alone, which is there until the processes have ended. ``--dry-run`` leaves them out."""
 
 
 def write_bundle(command: Command) -> None:
@@ -112,6 +117,8 @@ class Launcher(Agents):
         no more of them."""
         self._shown: set[Path] = set()
         """Outputs of launchers in which an error of an agent was seen."""
+        self._own_folders = contextlib.ExitStack()
+        """Folders that are removed at the end."""
         self._late_at = math.inf
         """From then on an agent that has not joined is missed."""
 
@@ -120,8 +127,32 @@ class Launcher(Agents):
         for command in commands:
             write_bundle(command)
         with contextlib.ExitStack() as stack:
-            super().submit([_with_descriptors(command, stack) for command in commands], folder, signals, attach)
+            started = [self._with_own_folders(_with_descriptors(command, stack)) for command in commands]
+            super().submit(started, folder, signals, attach)
         self._late_at = self._clock() + join_timeout_s() - _MARGIN_S
+
+    def _with_own_folders(self, command: Command) -> Command:
+        """Return the command with its variables for folders of this user alone, which are made."""
+        env = dict(command.env)
+        for place, names in command.own_folders.items() if isinstance(command, FileCommand) else ():
+            try:
+                made = self._own_folders.enter_context(
+                    kept_folder(partial(new_temporary_folder, place), is_removed=True)
+                )
+                env |= dict.fromkeys(names, made)
+            except NotPrivateError as error:
+                self._on_status(
+                    f"seatrial: other users may change files of the launcher: there is no place for {names[0]} that"
+                    f" only this user can change ({error.strerror}); set that variable to a folder of yours"
+                )
+        return replace(command, env=env)
+
+    def cleanup(self) -> list[tuple[int, str]]:
+        """Do what the base class does, then remove the folders of this user alone."""
+        try:
+            return super().cleanup()
+        finally:
+            self._own_folders.close()
 
     def poll(self, connected: Collection[int]) -> tuple[int, str] | str | None:
         """Return how a launcher ended, or why an agent did not connect although its launcher continues.

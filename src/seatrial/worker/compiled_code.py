@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import tempfile
-import threading
 
 from seatrial.errors import RequestError
-from seatrial.folders import NotPrivateError, is_kept, keep, new_temporary_folder, own_temporary_folder
+from seatrial.folders import NotPrivateError, kept_folder, new_temporary_folder, own_temporary_folder
 
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-_RENEWED_S = 3600.0
-"""Interval in which the times of the folder are set."""
 _AT_END = contextlib.ExitStack()
 
 
@@ -55,28 +51,6 @@ def _folder() -> str:
     """Return the folder of this user, which the next run finds again; where others have taken its name, a new one for
     this process. It is kept, as torch may compile again after weeks."""
     try:
-        folder, fd = keep(own_temporary_folder)
-        _AT_END.callback(os.close, fd)
+        return _AT_END.enter_context(kept_folder(own_temporary_folder, is_removed=False))
     except NotPrivateError:
-        folder, fd = keep(new_temporary_folder)
-        _AT_END.callback(os.close, fd)
-        _AT_END.callback(_remove, folder, fd)
-    is_over = threading.Event()
-    thread = threading.Thread(target=_renew, args=(fd, is_over), name="times of compiled code", daemon=True)
-    thread.start()
-    _AT_END.callback(thread.join, 1.0)
-    _AT_END.callback(is_over.set)
-    return folder
-
-
-def _renew(fd: int, is_over: threading.Event) -> None:
-    """Keep the folder from cleaners that look at no lock, but at the age of what they find."""
-    while not is_over.wait(_RENEWED_S):
-        with contextlib.suppress(OSError):
-            os.utime(fd)
-
-
-def _remove(folder: str, fd: int) -> None:
-    with contextlib.suppress(OSError):
-        if is_kept(folder, fd):
-            shutil.rmtree(folder, ignore_errors=True)
+        return _AT_END.enter_context(kept_folder(new_temporary_folder, is_removed=True))

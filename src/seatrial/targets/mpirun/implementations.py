@@ -6,13 +6,17 @@ Open MPI 4 and 5 share one syntax; MPICH and Intel MPI share that of hydra. Each
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from seatrial.errors import RequestError
+from seatrial.files import open_to_read
 
 Kind = Literal["openmpi", "mpich", "intel"]
 _NAMES: Mapping[Kind, str] = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
@@ -22,6 +26,13 @@ _VERSION_PATTERNS: Sequence[tuple[Kind, str]] = (
     ("mpich", r"HYDRA build details:\s+Version:\s+(\d+[\w.]*)"),
 )
 _OLDEST_OPEN_MPI = 4
+_PRRTE_SINCE = 5
+"""Open MPI has the launcher PRRTE since then."""
+_SHARED_MEMORY = "/dev/shm"
+_SEGMENTS = ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
+"""Components of Open MPI that put files with predictable names into the folder of shared memory."""
+_FILES = "OMPI_MCA_mca_base_param_files"
+_MOST_SETTINGS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +122,50 @@ def environ_of(launcher: MpiLauncher, environ: Mapping[str, str]) -> dict[str, s
     if folder not in search_path.split(os.pathsep):
         search_path = f"{folder}{os.pathsep}{search_path}".rstrip(os.pathsep)
     return {"I_MPI_PIN": "0", "PATH": search_path}
+
+
+def own_folders_of(
+    launcher: MpiLauncher, environ: Mapping[str, str], words: Sequence[str], *, only_this_machine: bool
+) -> dict[str, tuple[str, ...]]:
+    """Return the variables that name folders for this user alone, as ``FileCommand.own_folders`` has them.
+
+    Open MPI keeps its session at names that neighbors can foresee, in a folder of all users, and uses whatever it finds
+    there: ``TMPDIR/ompi.HOST.UID/pid.N`` (4) or ``TMPDIR/ompi.PID`` (5); its ranks do so with segments of shared
+    memory. MPICH and Intel MPI take random names. A variable for the local session alone: other hosts have other
+    folders, and mpirun hands the variables on. Settings of the user stay, also those in arguments and files.
+
+    Args:
+        launcher: The mpirun.
+        environ: The environment in which it starts.
+        words: Arguments from the user.
+        only_this_machine: Whether all ranks run here.
+    """
+    if launcher.kind != "openmpi":
+        return {}
+    is_newer = int(launcher.version.partition(".")[0]) >= _PRRTE_SINCE
+    session = "PRTE_MCA_prte_local_tmpdir_base" if is_newer else "OMPI_MCA_orte_local_tmpdir_base"
+    is_set = partial(re.search, string="\n".join([*environ, *words, *_settings(launcher, environ)]))
+    folders = {}
+    # Open MPI refuses a base for this host beside one for all.
+    if not is_set(r"((?<!remote_)tmpdir_base|(top|jobfam)_session_dir)\b"):
+        folders[""] = (session,)
+    segments = tuple(
+        f"OMPI_MCA_{component}_backing_directory"
+        for component in _SEGMENTS
+        if not is_set(rf"{component}_backing_directory\b")
+    )
+    return {**folders, **({_SHARED_MEMORY: segments} if segments and only_this_machine else {})}
+
+
+def _settings(launcher: MpiLauncher, environ: Mapping[str, str]) -> list[str]:
+    """Return the lines of the files of settings of Open MPI that are there: of the user, of the installation, of
+    distributions, and those that the user names."""
+    home, prefix = environ.get("HOME", ""), os.path.dirname(os.path.dirname(launcher.path))
+    paths = [f"{home}/.openmpi/mca-params.conf", f"{home}/.prte/mca-params.conf"]
+    paths += [f"{prefix}/etc/{name}-mca-params.conf" for name in ("openmpi", "prte")]
+    paths += [*glob.glob("/etc/openmpi*/openmpi-mca-params.conf"), *re.split(r"[:,]", environ.get(_FILES, ""))]
+    lines = []
+    for path in paths:
+        with contextlib.suppress(OSError), open_to_read(path) as file:
+            lines += file.read(_MOST_SETTINGS_BYTES).decode(errors="replace").splitlines()
+    return [line for line in lines if not line.lstrip().startswith("#")]

@@ -201,7 +201,7 @@ def _slots(host: Host, target_request: TargetRequest) -> int:
 def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
     """Return the one mpirun that starts the agents of all ranks."""
     from seatrial.targets.launcher_process import FileCommand
-    from seatrial.targets.mpirun.implementations import argv_of, environ_of, hostfile_of
+    from seatrial.targets.mpirun.implementations import argv_of, environ_of, hostfile_of, own_folders_of
     from seatrial.targets.remote_defaults import agent_environ, start_argv
 
     mpi: _Mpirun = job.detail
@@ -251,6 +251,9 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
             folder=_OF_ROOT if left else None,
             files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},
             bundle_path=bundle_path,
+            own_folders=own_folders_of(
+                mpi.launcher, os.environ, mpi.extra_args, only_this_machine=mpi.only_this_machine
+            ),
         ),
     )
 
