@@ -1,9 +1,9 @@
 # The acceptance trial of this machine, and nothing to install on it:
 #
 #   docker build -t seatrial . && mkdir -p reports
-#   docker run --rm --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial
-#   docker run --rm --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial run --validation-only
-#   docker run --rm --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial train digits
+#   docker run --rm --user "$(id -u)" --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial
+#   docker run --rm --user "$(id -u)" --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial run --validation-only
+#   docker run --rm --user "$(id -u)" --gpus all --shm-size=16g -v "$PWD/reports:/reports" seatrial train digits
 #
 # deploy/images/Dockerfile has the images for clusters, and says what BASE_IMAGE and TORCH may be. Its `worker` begins
 # with the same layers.

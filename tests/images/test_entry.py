@@ -35,14 +35,26 @@ def open_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_it_becomes_the_owner_of_the_folder(open_folder: Path) -> None:
+@pytest.mark.parametrize("owner", [10001, 1234])
+def test_it_becomes_the_user_of_the_image(owner: int, open_folder: Path) -> None:
+    """And not the owner of the folder, who may be another user, and could kill what runs as him."""
     reports = open_folder / "reports"
     reports.mkdir()
-    os.chown(reports, 1234, 0)
+    os.chown(reports, owner, 1234)
+    reports.chmod(0o755 if owner == 10001 else 0o777)
     ended = started(reports, open_folder)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout == "1234:0 -- seatrial run smoke\n"
-    assert reports.stat().st_uid == 1234
+    assert ended.stdout == "10001:0 -- seatrial run smoke\n"
+    assert reports.stat().st_uid == owner
+
+
+def test_a_folder_of_another_user_is_refused(open_folder: Path) -> None:
+    reports = open_folder / "reports"
+    reports.mkdir(mode=0o755)
+    os.chown(reports, 1234, 1234)
+    ended = started(reports, open_folder)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert f'Error: user 10001 cannot write to {reports}, the folder of -v: add --user "$(id -u)"' in ended.stderr
 
 
 @pytest.mark.parametrize("planted", ["empty folder", "folder with a file", "link", "file"])
@@ -61,5 +73,5 @@ def test_what_another_user_has_put_there_stays_as_it_is(planted: str, open_folde
     ended = started(reports, open_folder)
     assert ended.returncode == 3
     assert ended.stdout == ""
-    assert ended.stderr.startswith(f"Error: {reports} belongs to root: make the folder of -v first, as yourself")
+    assert ended.stderr.startswith(f"Error: user 10001 cannot write to {reports}, the folder of -v:")
     assert {path.lstat().st_uid for path in (reports, other)} == {0}

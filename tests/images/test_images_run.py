@@ -44,7 +44,8 @@ def test_a_trial_passes_without_any_right(user: str, tmp_path: Path) -> None:
 def test_the_reports_belong_to_the_user_of_the_trial(user: int, tmp_path: Path) -> None:
     """Arguments pass through; shared memory of a container is too small, and the finding says so."""
     reports, mount = _folder(tmp_path, user=user)
-    ended = run("machine", "run", "smoke", "--validation-only", "--skip", "collectives", options=mount)
+    named = [] if user == 10001 else ["--user", str(user)]
+    ended = run("machine", "run", "smoke", "--validation-only", "--skip", "collectives", options=[*named, *mount])
     assert ended.code == 0, ended.output
     assert "FINAL ACCEPTANCE: PASS (partial" in ended.output
     assert {path.stat().st_uid for path in reports.rglob("*")} == {user}
@@ -54,7 +55,7 @@ def test_the_reports_belong_to_the_user_of_the_trial(user: int, tmp_path: Path) 
 
 def test_one_machine_trains(tmp_path: Path) -> None:
     reports, mount = _folder(tmp_path, user=1234)
-    ended = run("machine", "train", "digits", "--epochs", "2", options=mount)
+    ended = run("machine", "train", "digits", "--epochs", "2", options=["--user", "1234", *mount])
     assert ended.code == 0, ended.output
     assert "digests of all ranks equal: " in ended.output
     assert list(reports.iterdir())
