@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -112,6 +113,26 @@ def test_idle_connections_of_others_close_no_node(
             assert connection.recv(16, socket.MSG_WAITALL) == answer
         assert asyncio.run(endpoint.reach("127.0.0.1", port, listener.identity, 3.0)).failure is None
         assert idle[0].recv(16, socket.MSG_WAITALL) == b"busy" * 4
+
+
+def test_a_listener_knows_that_the_kernel_dropped_calls(
+    monkeypatch: pytest.MonkeyPatch, listener: endpoint.Endpoint
+) -> None:
+    """Whoever fills its queue faster than it is emptied makes it look closed: any user of its machine can."""
+    monkeypatch.setattr(endpoint, "_MOST_WAITING", 1)
+    port = listener.run(listener.listen("127.0.0.1"), 10.0)
+    assert port is not None
+    assert not listener.is_crowded("127.0.0.1", port)
+    is_over = threading.Event()
+    listener._loop.call_soon_threadsafe(is_over.wait, 20)
+    with ExitStack() as stack:
+        stack.callback(is_over.set)
+        until = time.monotonic() + 10
+        while not listener.is_crowded("127.0.0.1", port):
+            assert time.monotonic() < until
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.1", port))
 
 
 def test_a_listener_is_another_one_to_strangers(

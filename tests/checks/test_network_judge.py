@@ -374,6 +374,35 @@ def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
     assert ruling.absent == ("connections to node2, which too many others were connected to",)
 
 
+@pytest.mark.parametrize("how", ["no answer", "refused", "silent", "no route"])
+@pytest.mark.parametrize("crowded", [2, 1], ids=["itself", "another"])
+def test_a_node_whose_kernel_dropped_calls_is_not_closed(how: str, crowded: int) -> None:
+    """A user of that node can fill the queue of its port, and is not the node. Its own word is enough for that."""
+    whole = network_evidence(4, lambda a, b: how if b == 2 else None)
+    facts = tuple(
+        replace(fact, value={**fact.value, "crowded": ["data"]})
+        if fact.name == "connections" and fact.node_rank == crowded
+        else fact
+        for fact in whole.facts
+    )
+    ruling = ruling_of(replace(whole, facts=facts))
+    if crowded == 2 and how != "no route":
+        assert ruling.findings == ()
+        assert ruling.absent == ("connections to node2, which too many others were connected to",)
+    else:
+        assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]
+
+
+@pytest.mark.parametrize("said", ["data", 1, [["data"]], {"data": 1}, None], ids=str)
+def test_nonsense_about_a_queue_excuses_nobody(said: object) -> None:
+    whole = network_evidence(4, lambda a, b: "no answer" if b == 2 else None)
+    facts = tuple(
+        replace(fact, value={**fact.value, "crowded": said}) if fact.name == "connections" else fact
+        for fact in whole.facts
+    )
+    assert len(ruling_of(replace(whole, facts=facts)).findings) == 1
+
+
 def test_one_node_that_finds_another_one_busy_is_in_the_line() -> None:
     """It may only say so: the line must lead to both."""
     ruling = ruling_of(network_evidence(4, lambda a, b: "busy" if (a, b) == (3, 1) else None))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.rank import word_page
 from seatrial.rank.meeting import UnmetError
 from seatrial.rank.page_store import PageStore
 from seatrial.rank.word_page import MOST_BYTES, PeerPage, WordPage
@@ -64,6 +65,24 @@ def test_readers_that_say_nothing_and_never_end_hold_up_nobody(page: WordPage) -
         each.close()
     page.begin()
     assert not page.is_crowded
+
+
+def test_a_page_is_crowded_whose_calls_the_kernel_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_page, "_MOST_WAITING", 1)
+    page = WordPage("127.0.0.1")
+    callers = [socket.socket() for _ in range(64)]
+    try:
+        page.begin()
+        for caller in callers:
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.1", page.port))
+        assert page.is_crowded
+        page.begin()
+        assert not page.is_crowded
+    finally:
+        for caller in callers:
+            caller.close()
+        page.close()
 
 
 def test_a_page_has_a_largest_size(page: WordPage) -> None:

@@ -1,4 +1,4 @@
-"""Kernel counters of the TCP connections of this process."""
+"""Kernel counters of the TCP sockets of this process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import contextlib
 import os
 import socket
 import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
 
 _SIZE, _TOTAL_RETRANS, _DATA_SEGS_OUT = 160, 100, 156
 """Bytes of ``struct tcp_info`` that are read, and the offsets of its fields. Kernels before 4.6 have fewer bytes."""
+_MEMINFO, _DROPS = 55, 8
+"""SO_MEMINFO of asm-generic/socket.h, and the number of SK_MEMINFO_DROPS in linux/sock_diag.h. Since kernel 4.12."""
 
 
 def segments() -> tuple[int, int]:
@@ -29,3 +35,15 @@ def segments() -> tuple[int, int]:
                     sent += struct.unpack_from("I", info, _DATA_SEGS_OUT)[0]
                     retransmitted += struct.unpack_from("I", info, _TOTAL_RETRANS)[0]
     return sent, retransmitted
+
+
+def dropped_calls(listener: socket.socket | TransportSocket) -> int:
+    """Return how many packets of new connections the kernel has dropped, since too many waited to be accepted.
+
+    Zero where it is not known.
+    """
+    with contextlib.suppress(OSError):
+        counters = listener.getsockopt(socket.SOL_SOCKET, _MEMINFO, 64)
+        if len(counters) >= 4 * (_DROPS + 1):
+            return int(struct.unpack_from("I", counters, 4 * _DROPS)[0])
+    return 0

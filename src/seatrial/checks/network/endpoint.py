@@ -21,11 +21,13 @@ import socket
 import struct
 import termios
 import threading
+from asyncio.trsock import TransportSocket
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from seatrial.checks.network.params import PAYLOAD_BYTES
+from seatrial.probe.tcp import dropped_calls
 
 Failure = Literal[
     "no answer", "refused", "no route", "silent", "another answers", "large to", "large from", "not tried", "busy"
@@ -87,6 +89,8 @@ class Endpoint:
         # The oldest first; callers know the identity.
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._callers: dict[asyncio.StreamWriter, None] = {}
+        self._listeners: dict[tuple[str, int], TransportSocket] = {}
+        """By address and port."""
         threading.Thread(target=self._loop.run_forever, name="network", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, Value], timeout_s: float) -> Value:
@@ -104,7 +108,14 @@ class Endpoint:
         with socket.socket(fileno=os.dup(own.fileno())) as same:
             same.listen(_MOST_WAITING)
         chosen: int = own.getsockname()[1]
+        self._listeners[address, chosen] = own
         return chosen
+
+    def is_crowded(self, address: str, port: int) -> bool:
+        """Return whether the kernel has dropped connections there, since others filled the queue: to the callers this
+        node seems closed."""
+        listener = self._listeners.get((address, port))
+        return listener is not None and dropped_calls(listener) > 0
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._strangers) + len(self._callers) >= _MAX_VISITORS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from seatrial.checks.network.causes import Tried
@@ -18,6 +18,9 @@ ROLES = ("data", "name", "store", "master")
 """The addresses that a node listens at: that of its ranks, that of its hostname, and two of the rendezvous."""
 
 
+_AS_IF_CLOSED = ("no answer", "refused", "silent")
+"""How connections fail to a node with too many of others. ``refused``: where the kernel is set to say so
+(tcp_abort_on_overflow); ``silent``: where the last packet of the handshake was dropped."""
 _MOST_FAILURES = 1_000
 """Entries of what failed: there are few roles and ways to fail, and nodes that fail alike share an entry. Each is
 compared with all nodes."""
@@ -90,6 +93,7 @@ def observe(evidence: Evidence) -> Observations:
     position, everybody = {node: at for at, node in enumerate(order)}, bits_of(order)
     # As many ranges as that, of nodes that are not known here too.
     most_ranges = max(len(evidence.nodes), len(listening))
+    crowded = _crowded(evidence)
     failed: list[Failed] = []
     planned: dict[int, int] = {}
     tried: dict[int, int] = {}
@@ -102,9 +106,10 @@ def observe(evidence: Evidence) -> Observations:
             continue
         try:
             untried = within(everybody, _few(fact.value["untried"], most_ranges))
-            its_failed = tuple(
-                _failures(source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source), most_ranges)
+            said = _failures(
+                source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source), most_ranges
             )
+            its_failed = tuple(part for entry in said for part in _without_crowded(entry, crowded))
         except (TypeError, ValueError, KeyError):
             continue
         failed += (entry for entry in its_failed if entry.how != "busy")
@@ -190,6 +195,27 @@ def _few(entries: list[Any], most: int) -> list[Any]:
     if len(entries) > most:
         raise ValueError(f"{len(entries)} entries, and there can be {most}")
     return entries
+
+
+def _crowded(evidence: Evidence) -> Mapping[str, int]:
+    """Return role -> the nodes that say that too many connections waited at their address of that role, as bits."""
+    crowded = dict.fromkeys(ROLES, 0)
+    for fact in evidence.facts:
+        node = fact.node_rank
+        if fact.name == "connections" and node is not None and 0 <= node < _MOST_NODES:
+            said = fact.value.get("crowded", ()) if isinstance(fact.value, dict) else ()
+            for role in ROLES if isinstance(said, list) else ():
+                crowded[role] |= (role in said) << node
+    return crowded
+
+
+def _without_crowded(entry: Failed, crowded: Mapping[str, int]) -> Iterator[Failed]:
+    """Yield what failed, as ``busy`` where the other node was crowded: its kernel drops calls then, as a firewall does."""
+    busy = entry.targets & crowded[entry.role] if entry.how in _AS_IF_CLOSED else 0
+    if busy:
+        yield replace(entry, how="busy", targets=busy)
+    if entry.targets & ~busy:
+        yield replace(entry, targets=entry.targets & ~busy)
 
 
 def _busy(failures: Iterable[Failed], roles: Iterable[str]) -> int:
