@@ -74,10 +74,31 @@ def test_a_place_that_the_user_has_set_stays(tmp: Path, monkeypatch: pytest.Monk
     assert seen["TMPDIR"] == str(tmp / folders.own_folder_name())
 
 
-def test_a_rank_that_compiles_nothing_uses_the_folder_of_all(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_compiles_nothing_has_no_folder_for_it(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = _begin(_spec(tmp.parent), monkeypatch)
-    assert (seen["TMPDIR"], seen[_CACHES[0]]) == (str(tmp), "")
+    assert seen["TMPDIR"] == str(tmp)
     assert list(tmp.iterdir()) == []
+    nowhere = seen[_CACHES[0]]
+    with pytest.raises(OSError, match=r"No such file|denied"):
+        (Path(nowhere) / "code").mkdir()
+    monkeypatch.setenv(_CACHES[0], "/set")
+    assert _begin(_spec(tmp.parent), monkeypatch)[_CACHES[0]] == "/set"
+
+
+_IMPORT = """
+from seatrial.worker.compiled_code import keep_no_compiled_code
+keep_no_compiled_code()
+import torch._dynamo.package
+"""
+
+
+def test_a_file_at_the_name_that_torch_takes_ends_no_rank(tmp: Path) -> None:
+    """Strategies import torch._dynamo, which makes a folder of that name: each training ended there."""
+    (theirs := tmp / "torchinductor_me").touch()
+    environ = {**os.environ, **import_variables(os.environ), "LOGNAME": "me"}
+    done = subprocess.run([sys.executable, "-c", _IMPORT], env=environ, capture_output=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp.iterdir()) == [theirs]
 
 
 @pytest.mark.root

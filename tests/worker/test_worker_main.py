@@ -42,6 +42,13 @@ def test_a_rank_that_is_there_says_what_it_runs_on(open_rank: Open) -> None:
     assert (me.group_rank, me.world_size, me.backend) == (1, 2, "gloo")
 
 
+def test_a_rank_compiles_nothing_and_has_no_folder_for_it(open_rank: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    open_rank()
+    with pytest.raises(OSError, match=r"No such file|denied"):
+        os.mkdir(f"{os.environ['TORCHINDUCTOR_CACHE_DIR']}/code")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has accelerators")
 @pytest.mark.parametrize("device", ["cuda", "rocm"])
 def test_a_device_that_the_controller_saw_and_torch_does_not_is_missing(open_rank: Open, device: str) -> None:

@@ -14,7 +14,20 @@ from seatrial.errors import RequestError
 from seatrial.folders import NotPrivateError, kept_folder, new_temporary_folder, own_temporary_folder
 
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_NOWHERE = "/proc"
+"""A folder that is there, and in which nobody can make anything."""
 _AT_END = contextlib.ExitStack()
+
+
+def keep_no_compiled_code() -> None:
+    """Have torch, which compiles nothing in this rank, make no folder for compiled code. Call it before torch is
+    imported.
+
+    It makes that folder all the same, as soon as a strategy imports torch._dynamo (torch 2.13): a file of that name, or
+    the silent file system of a neighbor, ended or stopped each training.
+    """
+    if not os.environ.get(_CACHES[0]):
+        os.environ[_CACHES[0]] = _NOWHERE
 
 
 def keep_compiled_code_private() -> None:

@@ -25,7 +25,7 @@ from seatrial.training.data.dataset_files import default_folder
 from seatrial.util.job_signals import STOPPING, collector, unless_ignored
 from seatrial.util.streams import write_line
 from seatrial.util.text import printable
-from seatrial.worker.compiled_code import keep_compiled_code_private
+from seatrial.worker.compiled_code import keep_compiled_code_private, keep_no_compiled_code
 from seatrial.worker.digests import difference, voters
 from seatrial.worker.failures import cause_of
 from seatrial.worker.rendezvous import form_world, meeting_place
@@ -104,6 +104,8 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
     data_dir = Path(spec.data_dir) if spec.data_dir is not None else default_folder(os.environ)
     if spec.recipe.compile:
         keep_compiled_code_private()
+    else:
+        keep_no_compiled_code()
     import torch
     import torch.distributed as dist
 

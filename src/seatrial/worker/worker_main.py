@@ -28,6 +28,7 @@ from seatrial.rank.context import Context
 from seatrial.rank.device import open_device
 from seatrial.rank.faults import parse_fault
 from seatrial.util.job_signals import ignore_those_for_ranks
+from seatrial.worker.compiled_code import keep_no_compiled_code
 from seatrial.worker.failures import cause_of
 from seatrial.worker.parent import die_with_parent
 from seatrial.worker.step import run_step
@@ -81,6 +82,7 @@ def _open_rank(start: StartRank, phases: PhaseWriter, emit: Emit) -> Context | N
     """
     # Ranks need no NumPy, so torch's warning that it is missing must not become evidence.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    keep_no_compiled_code()
     try:
         import torch  # noqa: F401
     except Exception as error:
