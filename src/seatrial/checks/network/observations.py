@@ -210,7 +210,7 @@ def _crowded(evidence: Evidence) -> Mapping[str, int]:
 
 
 def _without_crowded(entry: Failed, crowded: Mapping[str, int]) -> Iterator[Failed]:
-    """Yield a failure, as ``busy`` where the other node was crowded: its kernel drops calls then, as a firewall does."""
+    """Yield it, as ``busy`` where the other node was crowded: its kernel drops calls then, as a firewall would."""
     busy = entry.targets & crowded[entry.role] if entry.how in _AS_IF_CLOSED else 0
     if busy:
         yield replace(entry, how="busy", targets=busy)
