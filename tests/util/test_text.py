@@ -6,7 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from seatrial.util.text import fitted, format_number, format_size, format_time, plan_value, printable
+from seatrial.util.text import (
+    fitted,
+    format_number,
+    format_size,
+    format_time,
+    plan_value,
+    printable,
+    printable_in_color,
+)
 from seatrial.util.toml_text import parse_toml
 
 
@@ -77,3 +85,29 @@ def test_a_text_is_cut_after_a_word_and_not_within_a_value(width: int, cut: str)
 def test_a_long_path_is_cut_within_itself() -> None:
     path = "/mnt/" + "checkpoints/" * 8
     assert fitted(f"cannot write to {path}", 60) == f"cannot write to {path}"[:57] + "..."
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "",
+        "0",
+        "1;32",
+        "01;31",
+        ";4",
+        "2;3;4;7;9;21;22;23;24;25;27;28;29",
+        "38;5;8;48;5;208",
+        "38;2;8;8;8",
+        "38:2::8:8:8",
+        "97;100;107",
+    ],
+)
+def test_colors_of_a_rank_stay(numbers: str) -> None:
+    assert printable_in_color(f"a\x1b[{numbers}mb") == f"a\x1b[{numbers}mb\x1b[0m"
+
+
+@pytest.mark.parametrize(
+    "numbers", ["8", "08", "1;8", "31;8;1", "38;5;1;8", "38;2;1;2;3;8", "38:5:1;8", "5", "6", "38;8", "200"]
+)
+def test_nothing_of_a_rank_is_hidden_or_blinks(numbers: str) -> None:
+    assert printable_in_color(f"a\x1b[{numbers}mb") == f"a\\x1b[{numbers}mb"

@@ -12,7 +12,12 @@ from typing import Any
 
 _LONGEST = 2_000
 _MAX_NAMED = 8
-_COLOR = re.compile(r"(\x1b\[[0-9;:]*m)")
+_STYLE = (
+    r"(?:0*(?:[0-479]|2[1-5789]|[34][0-79]|9[0-7]|10[0-7]"
+    r"|[34]8(?:;5;[0-9]{1,3}|:5:[0-9]{1,3}|;2(?:;[0-9]{1,3}){3}|:2(?::[0-9]{0,3}){3,4})))?"
+)
+"""A number of a color, of bold, faint, italic, underlined, inverse or crossed out, or of its end; none is a reset."""
+_COLOR = re.compile(rf"(\x1b\[{_STYLE}(?:;{_STYLE})*m)")
 _NO_COLOR = "\x1b[0m"
 _LONGEST_WORD = 24
 """Most characters that a cut takes back to end after a word: a longer one, such as a path, is cut in its middle."""
@@ -36,7 +41,10 @@ def printable(text: str, longest: int = _LONGEST) -> str:
 
 
 def printable_in_color(text: str) -> str:
-    """Return ``printable(text)``, in which the colors of a terminal stay: ``ESC [ numbers m``, ended with the line."""
+    """Return ``printable(text)``, in which the colors of a terminal stay: ``ESC [ numbers m``, ended with the line.
+
+    Numbers that hide the text, or let it blink, are escaped.
+    """
     parts = _COLOR.split(text[:_LONGEST])
     if len(parts) == 1:
         return printable(text)
