@@ -69,6 +69,7 @@ class SimulatedProgram(SimulatedClock):
         script: Mapping[tuple[int, int], Sequence[Act]] | None = None,
         *,
         joins: Sequence[int] | None = None,
+        places: Sequence[str] = (),
         heeds_sigterm_after_s: float | None = 0.5,
         at_s: Sequence[tuple[float, Callable[[SimulatedProgram], None]]] = (),
         stacks: Mapping[int, Mapping[str, Any]] | None = None,
@@ -78,6 +79,7 @@ class SimulatedProgram(SimulatedClock):
 
         ``heeds_sigterm_after_s``: so long after SIGTERM ranks end, by 130; None: never. ``at_s``: more to happen."""
         super().__init__(0.0)
+        self._places = places
         self.conductor = ProgramConductor(settings, 0.0)
         self.events: list[Any] = []
         self.sent: list[tuple[float, int, Any]] = []
@@ -135,7 +137,7 @@ class SimulatedProgram(SimulatedClock):
             self._once_read(lambda: self.conductor.message(node, message, self.now))
 
     def _join(self, node: int) -> None:
-        self._once_read(lambda: self.conductor.join(node, self.now))
+        self._once_read(lambda: self.conductor.join(node, self.now, self._places[node] if self._places else ""))
 
     def _once_read(self, take_in: Callable[[], Actions]) -> None:
         start, end = self._unread

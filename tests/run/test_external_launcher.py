@@ -14,6 +14,7 @@ from environment.recorded_environments import MPICH, OPENMPI_5, SRUN_1
 from environment.recorded_environments import TORCHRUN as TORCHRUN_2_2
 
 from seatrial.cli.argparse_app import parse
+from seatrial.conductor.machines import Layout
 from seatrial.environment.identity import Identity, identify
 from seatrial.errors import RequestError
 from seatrial.request.target_options import target_request_of
@@ -31,6 +32,7 @@ TORCHRUN = {
     "MASTER_PORT": "29500",
     "GROUP_WORLD_SIZE": "2",
 }
+OPENMPI = {"SEATRIAL_TOKEN": "0123456789abcdefghij", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "prterun-a-1@1"}
 
 
 def ranks(environ: dict[str, str], names: tuple[str, str], count: int) -> list[dict[str, str]]:
@@ -66,6 +68,23 @@ def test_ranks_of_several_machines_get_no_secret_over_the_network() -> None:
                 placement(requested("HF_TOKEN=x"), identity, rendezvous)
 
 
+@pytest.mark.parametrize(
+    ("environ", "layout"),
+    [
+        ({**TORCHRUN, "GROUP_RANK": "0", "RANK": "0", "LOCAL_RANK": "0"}, Layout(ranks_here=2, machines=2)),
+        (
+            {**OPENMPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "a"},
+            Layout(ranks_here=2),
+        ),
+        ({**OPENMPI, "OMPI_COMM_WORLD_RANK": "0", "MASTER_ADDR": "a"}, None),
+        ({"SEATRIAL_NODE_RANK": "0", "SEATRIAL_NNODES": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, None),
+    ],
+)
+def test_what_the_launcher_says_of_its_machines(environ: dict[str, str], layout: Layout | None) -> None:
+    environ = {**environ, "SEATRIAL_TOKEN": SECRET}
+    assert find_rendezvous(identify(environ), environ).layout == layout
+
+
 @pytest.mark.parametrize("changed", [{"MASTER_PORT": "29501"}, {"TORCHELASTIC_RUN_ID": "other"}])
 def test_another_job_meets_elsewhere(changed: dict[str, str]) -> None:
     (environ, *_) = ranks({**TORCHRUN, "GROUP_RANK": "0"}, ("RANK", "LOCAL_RANK"), 4)
@@ -92,9 +111,6 @@ def test_the_ports_are_below_those_that_the_system_hands_out() -> None:
         ports = find_rendezvous(identify(changed), changed).ports
         assert len(set(ports)) == len(ports)
         assert all(20_000 <= number < 32_000 for number in ports)
-
-
-OPENMPI = {"SEATRIAL_TOKEN": "0123456789abcdefghij", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "prterun-a-1@1"}
 
 
 ONE_MACHINE = {

@@ -14,10 +14,11 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions
 from seatrial.conductor.config import Config, State
+from seatrial.conductor.machines import machines_of
 from seatrial.conductor.origin import brief, take_number, validate_form, validate_origin
 from seatrial.conductor.rank_status import RankStatus
 from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
-from seatrial.protocol.events import EndEvent, Event, InterruptedEvent
+from seatrial.protocol.events import ONE_VOTE, EndEvent, Event, InterruptedEvent, NoteEvent
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, HEARTBEAT_S, NODE_SILENT_S, OUTPUT_S
 
 END_S = 10.0
@@ -41,6 +42,8 @@ class BaseConductor(ABC):
         """Node that joined -> time of its last message."""
         self._places: dict[int, str] = {}
         """Node that joined -> the host of the request, else the address that it joined from."""
+        self._one_vote = frozenset[int]()
+        """Nodes that have one vote together, as of ``Machines``."""
         self._numbers: dict[str, int] = {}
         """Source -> the number of its last event."""
         self._gone: set[int] = set()
@@ -71,6 +74,7 @@ class BaseConductor(ABC):
         if self.state in (State.STOP, State.OVER):
             self._send(node, Stop(kind="stop"))
         if self.state is State.GATHER and len(self._heard_at) == self._config.nodes:
+            self._find_machines()
             self._begin(now)
         return self._take()
 
@@ -199,6 +203,22 @@ class BaseConductor(ABC):
         """End the ranks: the run was just interrupted."""
 
     # Shared steps
+
+    def _find_machines(self) -> None:
+        """Let the agents of one machine have one place, as far as the launcher tells: all have joined."""
+        if self._config.layout is not None:
+            machines = machines_of(self._places, self._config.layout)
+            self._places, self._one_vote = dict(machines.places), machines.one_vote
+            for text in machines.notes:
+                self._record(NoteEvent(kind="note", severity="info", text=text))
+
+    def _host_of(self, rank: int) -> str:
+        """Return the host of a rank, which has one vote."""
+        node = self._nodes[rank]
+        return ONE_VOTE if node in self._one_vote else self._places[node]
+
+    def _num_hosts(self) -> int:
+        return len({self._host_of(rank) for rank in self._nodes})
 
     def _is_silent(self, node: int) -> bool:
         return self._read_until - self._heard_at.get(node, self._read_until) > NODE_SILENT_S

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
+from seatrial.conductor.machines import Layout
 from seatrial.conductor.steps import StepPlan
 from seatrial.environment.working_folder import FolderTrust
 from seatrial.protocol.commands import ProgramSpec, Trust
@@ -51,6 +52,8 @@ class Config:
     """Ranks on each node."""
     hosts: tuple[str, ...] = ()
     """Name of each node, in the words of the request; empty where that names none."""
+    layout: Layout | None = None
+    """What the launcher says about its machines, where it started an agent for each rank."""
     env: Mapping[str, str]
     """Variables to add to the environment of the ranks."""
     join_timeout_s: float = 60.0

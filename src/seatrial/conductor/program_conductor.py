@@ -228,10 +228,9 @@ class ProgramConductor(BaseConductor):
         if not isinstance(event["lines"], list):
             raise TypeError(f"the lines of the result of rank {rank} are no list")
         self._results[rank] = code
-        place = self._places[self._nodes[rank]]
-        if place not in self._finished_hosts:
+        if (host := self._host_of(rank)) not in self._finished_hosts:
             had_most = self._most_finished()
-            self._finished_hosts.add(place)
+            self._finished_hosts.add(host)
             first_or_most = len(self._finished_hosts) == 1 or (self._most_finished() and not had_most)
             # While ranks are being ended, the deadline is that of their end.
             if self.state is State.RUN and first_or_most:
@@ -239,7 +238,7 @@ class ProgramConductor(BaseConductor):
 
     def _most_finished(self) -> bool:
         """Return whether ranks of more than half of the hosts have a result: a single one may say so early."""
-        return 2 * len(self._finished_hosts) > len(set(self._places.values()))
+        return 2 * len(self._finished_hosts) > self._num_hosts()
 
     def _receive_error(self, rank: int, event: ErrorEvent, now: float) -> None:
         self._errors[rank] = (cause_of(event), brief(event["message"], _MOST_MESSAGE_CHARS))
@@ -264,8 +263,7 @@ class ProgramConductor(BaseConductor):
             at=now,
             phase=phase,
             last_lines=said,
-            may_come_from_others=len(set(self._places.values())) > 1
-            and may_come_from_others(phase, code, said, is_oom=is_oom),
+            may_come_from_others=self._num_hosts() > 1 and may_come_from_others(phase, code, said, is_oom=is_oom),
         )
         if ended.ours and self.state is State.RUN and self._unheard_s(self._nodes[rank], now):
             self._node_lost(self._nodes[rank], "its agent ended its ranks", now)
@@ -429,7 +427,7 @@ class ProgramConductor(BaseConductor):
             left = sorted(self._rank_statuses.keys() - self._results.keys())
             moved_at = max(self._rank_statuses[rank].moved_at for rank in left)
             # Of three hosts, two that work on are no less right than one that has finished; of two, nobody knows.
-            if len(set(self._places.values())) == 2 or self._read_until - moved_at >= _SETTLE_S:
+            if self._num_hosts() == 2 or self._read_until - moved_at >= _SETTLE_S:
                 had_not = f"{named_ranks(left)} had not {_SETTLE_S:.0f} s later"
                 text = f"{named_ranks(sorted(self._results))} had finished, {had_not}"
                 self._fail(Failure(suspicions=(), text=text, whole=True), now)

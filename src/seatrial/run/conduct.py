@@ -18,6 +18,7 @@ from seatrial.checks import registry
 from seatrial.conductor.actions import Conductor
 from seatrial.conductor.clock import clock_s
 from seatrial.conductor.config import ProgramConfig, TrialConfig
+from seatrial.conductor.machines import Layout
 from seatrial.conductor.program_conductor import ProgramConductor
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import of_plan
@@ -80,7 +81,7 @@ def conduct(
     """
     return _conduct(
         job,
-        lambda now: TrialConductor(_config(job), now),
+        lambda now: TrialConductor(_config(job, rendezvous), now),
         job.plan.to_json(),
         folder,
         on_event,
@@ -108,6 +109,7 @@ def conduct_program(
         run=job.run,
         nodes=job.nodes,
         hosts=job.hosts,
+        layout=_layout(rendezvous),
         nproc_per_node=1 if job.per_node else job.nproc_per_node,
         argv=job.argv,
         args=job.args,
@@ -326,12 +328,13 @@ def _add(events: Sequence[Event], source: Source, on_event: OnEvent) -> None:
         on_event(source.event(EndEvent(kind="end")))
 
 
-def _config(job: Job) -> TrialConfig:
+def _config(job: Job, rendezvous: Rendezvous | None = None) -> TrialConfig:
     wait_s = join_timeout_s()
     return TrialConfig(
         run=job.run,
         nodes=job.nodes,
         hosts=job.hosts,
+        layout=_layout(rendezvous),
         nproc_per_node=job.nproc_per_node,
         steps=of_plan(job.plan, registry.load),
         # Pods start one after another; the deadline of the plan is for the time after all of them have connected.
@@ -347,6 +350,10 @@ def _config(job: Job) -> TrialConfig:
         # MPI cannot be initialized again in processes whose ranks have died, nor with some of them left out.
         **({"most_generations": 1} if job.backend == "mpi" else {}),
     )
+
+
+def _layout(rendezvous: Rendezvous | None) -> Layout | None:
+    return None if rendezvous is None else rendezvous.layout
 
 
 @contextlib.contextmanager
