@@ -50,6 +50,36 @@ def test_settings_in_the_value_of_a_harmless_variable_are_shown() -> None:
     assert shown_environment({"KMP_X": "granularity=fine,password=hunter2"}) == {"KMP_X": "(hidden)"}
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("a b TOKEN=hunter2", "--foo --password hunter2", "-genv API_KEY hunter2", "password: hunter2"),
+        *("a|PASSWORD=hunter2", "PATH+DB_PASSWORD=hunter2", "a\nAPI_KEY='hunter2 x'", '{"api_key": "hunter2"}'),
+    ],
+)
+def test_a_setting_with_a_secret_name_is_hidden_wherever_it_stands(value: str) -> None:
+    assert shown_environment({"TORCH_X": value}) == {"TORCH_X": "(hidden)"}
+    assert "hunter2" not in str(shown_launcher_arguments(["--prolog", value, f"--comment={value}"]))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("/opt/secrets:/opt/my-cookies/lib:/usr/lib", "--set --password-file /run/secrets/x --max-tokens 9"),
+        *(
+            "debug_level=2 pin=yes",
+            "+dynamo,inductor",
+            "mlx5_0:1,mlx5_1:1",
+            "expandable_segments:True",
+            "the key on a b",
+        ),
+        *("KEY_DIM=64", "--token_size 9", "ppr:1:node:PE=2", "secret", "https://h/secret?x=1"),
+    ],
+)
+def test_values_without_a_secret_stay(value: str) -> None:
+    assert shown_environment({"TORCH_X": value}) == {"TORCH_X": value}
+
+
 @pytest.mark.parametrize("name", HARMLESS_NAMES)
 def test_names_that_only_look_secret_are_none(name: str) -> None:
     assert not is_secret(name)
@@ -202,3 +232,5 @@ def test_a_long_value_is_searched_once() -> None:
     """Every beginning of a URL was searched to the end of the value: this took minutes."""
     assert find_secret_argument(["://" * 200_000]) is None
     assert find_secret_argument([f"{'://' * 200_000}u:p@h"]) == "(hidden)"
+    for long in (" " * 400_000, "a " * 200_000, "-" * 400_000, "a" * 400_000, "a:" * 200_000, "password= " * 40_000):
+        assert len(shown_environment({"TORCH_X": long})) == 1

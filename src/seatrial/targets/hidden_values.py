@@ -54,6 +54,11 @@ _LISTS = re.compile("(?:OMPI|PMIX)_MCA_")
 """The beginning of the names of variables whose values may be lists of variables (mca_base_env_list)."""
 _ASSIGNED = re.compile(r"(?:^|(?<=[=,;]))(?P<name>-*[A-Za-z_][\w-]*)=(?=(?P<value>[^,;]*))")
 """``NAME=VALUE`` or ``--option=VALUE`` in a word."""
+_NAMED = re.compile(
+    r"""(?<![\w/.-])(?P<name>-*[A-Za-z_][\w.-]*)["']?(?:(?P<is_set>\s*=\s*)|\s*:\s*|\s+)["']?"""
+    r"""(?=(?P<value>[^\s,;"']{1,200}))"""
+)
+"""``NAME=VALUE``, ``NAME: VALUE`` or ``--option VALUE`` somewhere in a text, but not in a path."""
 _SET_NEXT = re.compile(r"--?g?env(?:=(?P<name>[^=]+))?")
 """Option of launchers whose next two words are a variable and its value, or that names the variable itself."""
 _SET_IN_WORD = re.compile(r"--?(?:g?env|export|container-env)=")
@@ -152,13 +157,21 @@ def _shown_to_launcher(word: str, option: str, name: str) -> str:
 
 def _hidden_at(word: str, *, sets_variables: bool) -> int | None:
     """Return where the first hidden value in a word starts; None where none does."""
+    named = next((found.start("value") for found in _NAMED.finditer(word) if _is_named_secret(found)), len(word))
     for found in _ASSIGNED.finditer(word):
         is_variable = sets_variables and not found["name"].startswith("-")
         # Lists of variables have any character between two of them (mca_base_env_list_delimiter).
         has_another = is_variable and "=" in found["value"]
         if has_another or _is_hidden(found["name"], found["value"], is_variable):
-            return found.start("value")
-    return None
+            return min(named, found.start("value"))
+    return named if named < len(word) else None
+
+
+def _is_named_secret(found: re.Match[str]) -> bool:
+    """Return whether a text sets a secret here. Without ``=`` the name must be sure, since words come in sentences."""
+    name, value = found["name"], found["value"]
+    is_sure = found["is_set"] or _SURE.search(_CAMEL.sub("_", name))
+    return bool(is_sure) and is_secret(name, value)
 
 
 def _is_hidden(name: str, value: str, is_variable: bool) -> bool:
