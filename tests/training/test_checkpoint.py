@@ -410,7 +410,7 @@ def test_a_file_of_others_that_was_resumed_from_keeps_none_of_ours_away(tmp_path
     os.chown(theirs, 12345, 12345)
     with CheckpointFolder(tmp_path, note=notes.append) as ours:
         assert ours.newest() == (300, {"by": "them"})
-        assert notes == [f"{theirs} is a checkpoint of user 12345, and the training goes on from it."]
+        assert notes == [f"{theirs} is a checkpoint of user 12345; if it fits, the training goes on from it."]
         second = ours.save(310, {"by": "us"})
         assert sorted(tmp_path.glob("step-*")) == [saved, theirs, second]
         third = ours.save(320, {"by": "us"})

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from training.training_doubles import fits_always
 
 from seatrial.errors import SeatrialError
 from seatrial.training import plain_pickle, resume
@@ -80,7 +81,7 @@ def test_a_program_from_another_rank_is_refused_and_not_run(
     with CheckpointFolder(tmp_path / "c") as store:
         monkeypatch.setattr(store, "newest", lambda: (1, {"a": 1}))
         with pytest.raises(SeatrialError, match=r"rank 0 has sent is refused: it asks for TorchScript.*test the links"):
-            find_state(Checkpointing(store=store), alone, CPU)
+            find_state(Checkpointing(store=store), alone, CPU, fits_always)
     assert not (tmp_path / "was-here").exists()
 
 
@@ -98,7 +99,7 @@ def test_what_arrives_damaged_is_one_sentence(
     with CheckpointFolder(tmp_path) as store:
         store.save(1, {"a": 1})
         with pytest.raises(SeatrialError, match="the checkpoint that rank 0 has sent is refused"):
-            find_state(Checkpointing(store=store), alone, CPU)
+            find_state(Checkpointing(store=store), alone, CPU, fits_always)
 
 
 @pytest.mark.parametrize("size_bytes", [-1, MOST_BYTES + 1, 2**62])
@@ -111,7 +112,7 @@ def test_a_size_that_cannot_be_is_refused(
         CheckpointFolder(tmp_path) as store,
         pytest.raises(SeatrialError, match=f"of {size_bytes} bytes was announced"),
     ):
-        find_state(Checkpointing(store=store), alone, CPU)
+        find_state(Checkpointing(store=store), alone, CPU, fits_always)
 
 
 def test_a_sparse_file_of_terabytes_is_not_read(tmp_path: Path) -> None:

@@ -18,7 +18,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from training.rank_processes import groups_of, run_ranks
-from training.training_doubles import FullDiskStore, RecordingCallbacks, UntouchableStore, build_normed_dropout_net
+from training.training_doubles import (
+    FullDiskStore,
+    RecordingCallbacks,
+    UntouchableStore,
+    build_normed_dropout_net,
+    fits_always,
+)
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.training import plain_content, sync_points, trainer
@@ -178,7 +184,7 @@ def _other_world(rank: int, folder: str, patch: pytest.MonkeyPatch) -> dict[str,
         "fewer": replace(recipe, epochs=1),
     }
     for name, other in refusals.items():
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(SeatrialError) as refused:
             _train(other, groups[3], folder, None)
         other_world[name] = str(refused.value)
     with pytest.raises(SeatrialError) as refused_never:
@@ -218,9 +224,10 @@ def test_a_checkpoint_of_another_training_is_refused_by_field(other_world: list[
     assert "model was 'convnet' and is now 'mlp'" in other_world[0]["model"]
     assert "seed was 5 and is now 6" in other_world[0]["seed"]
     assert "beyond the 15 requested steps" in other_world[0]["fewer"]
-    # Only rank 0 reads the store; the others learn that it failed and do not wait forever.
+    # Only rank 0 reads the store, and it sends nothing that it refuses, which may have 2 GiB; the others learn that it
+    # failed and do not wait forever.
     assert "resume is never" in other_world[0]["never"]
-    assert {rank["never"] for rank in other_world[1:]} == {
+    assert {rank[name] for rank in other_world[1:] for name in ("model", "seed", "fewer", "never")} == {
         "rank 0 could not read a checkpoint; its message gives the reason."
     }
 
@@ -231,17 +238,17 @@ def test_resume_never_and_a_path_do_not_apply_to_restarts(alone: dist.ProcessGro
     begin = other.save(7, {"a": 1})
     other.close()
     with CheckpointFolder(tmp_path / "own") as store:
-        assert find_state(Checkpointing(store=store, resume="never"), alone, CPU) is None
+        assert find_state(Checkpointing(store=store, resume="never"), alone, CPU, fits_always) is None
         restarted = Checkpointing(store=store, resume=str(begin), restarted=True)
-        assert find_state(restarted, alone, CPU) == (begin.name, {"a": 1})
+        assert find_state(restarted, alone, CPU, fits_always) == (begin.name, {"a": 1})
         store.save(9, {"a": 2})
         for resume in ("never", str(begin)):
             restarted = Checkpointing(store=store, resume=resume, restarted=True)
-            assert find_state(restarted, alone, CPU) == ("step 9", {"a": 2})
+            assert find_state(restarted, alone, CPU, fits_always) == ("step 9", {"a": 2})
         with pytest.raises(RequestError, match="resume is never"):
-            find_state(Checkpointing(store=store, resume="never"), alone, CPU)
+            find_state(Checkpointing(store=store, resume="never"), alone, CPU, fits_always)
         with pytest.raises(RequestError, match="step 9, later than step-000000000007"):
-            find_state(Checkpointing(store=store, resume=str(begin)), alone, CPU)
+            find_state(Checkpointing(store=store, resume=str(begin)), alone, CPU, fits_always)
 
 
 def test_a_full_disk_under_rank_0_ends_all_ranks(other_world: list[dict[str, Any]]) -> None:
@@ -370,7 +377,7 @@ def test_a_checkpoint_that_grows_when_it_is_sent_is_named(
         CheckpointFolder(tmp_path) as store,
         pytest.raises(RequestError, match=r"checkpoint step 7: .*its pickle has more than 1 MiB") as refused,
     ):
-        find_state(Checkpointing(store=store), alone, CPU)
+        find_state(Checkpointing(store=store), alone, CPU, fits_always)
     assert cause_of(refused.value) == "request"
 
 
@@ -391,6 +398,6 @@ def test_rank_0_is_a_witness_where_another_rank_changes_a_sum(
     with CheckpointFolder(tmp_path) as store:
         store.save(1, {"a": 1})
         with pytest.raises(SeatrialError, match="test the links") as disturbed:
-            find_state(Checkpointing(store=store), alone, CPU)
+            find_state(Checkpointing(store=store), alone, CPU, fits_always)
     assert cause_of(disturbed.value) == "fabric"
     assert len(sums) == place + 1

@@ -12,6 +12,10 @@ from torch import Tensor, nn
 from seatrial.training.progress import EpochStats, Start
 
 
+def fits_always(name: str, state: Mapping[str, Any]) -> None:
+    """Refuse no checkpoint."""
+
+
 class RecordingCallbacks:
     """Callbacks that record their calls, and ask to stop after ``stop_at`` steps if it is given.
 

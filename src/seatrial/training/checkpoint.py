@@ -326,13 +326,14 @@ class CheckpointFolder:
         return [self.folder / name for _, _, name in ordered[:_MOST_TRIED]]
 
     def _note_owner(self, path: Path) -> None:
-        """Say whose checkpoint the training goes on from, if it is another user's."""
+        """Say whose checkpoint this is, if it is another user's. Only its content shows whether the training can go on
+        from it."""
         if self._owner == os.geteuid():
             return
         with contextlib.suppress(OSError):
             # A share may show all users as one.
             if self._owner != owner_of_new_files(self._descriptor()):
-                self._note(f"{path} is a checkpoint of user {self._owner}, and the training goes on from it.")
+                self._note(f"{path} is a checkpoint of user {self._owner}; if it fits, the training goes on from it.")
 
     def _remove_old(self, written: str) -> None:
         """Remove files of ours older than the newest ``keep`` of ours that are known to be complete, but never the one

@@ -168,12 +168,22 @@ def _make_state(training: Training) -> dict[str, Any]:
 
 
 def find_state(
-    checkpoints: Checkpointing, group: dist.ProcessGroup, device: torch.device
+    checkpoints: Checkpointing,
+    group: dist.ProcessGroup,
+    device: torch.device,
+    require_fit: Callable[[str, Mapping[str, Any]], object],
 ) -> tuple[str, dict[str, Any]] | None:
     """Return the name and the state of the checkpoint to resume from; None to start a new training.
 
     Rank 0 reads it, and all ranks get the same or all raise. It travels as the bytes that torch.save writes and is read
     by ``load_plain``, so it cannot bring code along. Raises SeatrialError or RequestError.
+
+    Args:
+        checkpoints: Where to look.
+        group: The ranks that train together.
+        device: The device of this rank.
+        require_fit: Raises RequestError for the name and the state of a checkpoint that does not fit. Rank 0 calls it
+            before it sends 2 GiB that somebody has planted; all ranks should call it for what arrives.
     """
 
     store, resume = checkpoints.store, checkpoints.resume
@@ -198,6 +208,7 @@ def find_state(
         if chosen is None:
             return torch.zeros(0, dtype=torch.uint8)
         state = chosen[1]
+        require_fit(name, state)
         file = io.BytesIO()
         try:
             torch.save({"name": name, "state": dict(state)}, file)

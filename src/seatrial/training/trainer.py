@@ -5,9 +5,10 @@ Read ``train`` from top to bottom; docs/training.md explains why each part is as
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -108,17 +109,21 @@ def train(
         with autocast(recipe, device):
             return strategy.forward(images, labels, scale)
 
+    def require_fit(name: str, state: Mapping[str, Any]) -> tuple[str, ...]:
+        require_fields(name, state)
+        notes = compare_with_saved(state, recipe, num_steps, group.size(), device)
+        require_shapes(name, state, shapes)
+        return notes
+
     # Resume from a checkpoint, if there is one.
     resumed_from, notes = None, tuple[str, ...]()
     if checkpoints is not None:
         phase("look for a checkpoint")
-        saved = find_state(checkpoints, group, device)
+        saved = find_state(checkpoints, group, device, require_fit)
         if saved is not None:
             phase("resume")
             resumed_from, state = saved
-            require_fields(resumed_from, state)
-            notes = compare_with_saved(state, recipe, num_steps, group.size(), device)
-            require_shapes(resumed_from, state, shapes)
+            notes = require_fit(resumed_from, state)
             if 0 < state["step"] < num_steps:
                 # DDP rebuilds its buckets after the first backward and sums in another order from then on. So one
                 # backward must run before the state is loaded; its gradients are thrown away.
