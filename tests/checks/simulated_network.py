@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from seatrial.checks.network.params import Params
@@ -101,3 +102,15 @@ def _connections(
             for (role, how, passes_bytes), nodes in failed.items()
         ],
     }
+
+
+def with_failed(evidence: Evidence, source: int, role: str, target: int, how: str = "refused") -> Evidence:
+    """Add a connection that failed to what a node reports."""
+    entry = {"role": role, "how": how, "passes_bytes": None, "nodes": [[target, target]]}
+    facts = tuple(
+        replace(fact, value={**fact.value, "failed": [*fact.value["failed"], entry]})
+        if (fact.name, fact.node_rank) == ("connections", source)
+        else fact
+        for fact in evidence.facts
+    )
+    return replace(evidence, facts=facts)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checks.simulated_network import Failure, network_evidence
+from checks.simulated_network import Failure, network_evidence, with_failed
 
 from seatrial.checks.network.interfaces import chosen_interface, next_round
 from seatrial.checks.network.judge import judge
@@ -366,49 +366,6 @@ def test_a_node_without_sockets_accuses_nobody() -> None:
     assert "node1" in ruling.absent[0]
 
 
-def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
-    evidence = network_evidence(4, lambda a, b: "busy" if b == 2 else None)
-    assert next_round(evidence, Params()) is None
-    ruling = ruling_of(evidence)
-    assert ruling.findings == ()
-    assert ruling.absent == ("connections to node2, which too many others were connected to",)
-
-
-@pytest.mark.parametrize("how", ["no answer", "refused", "silent", "no route"])
-@pytest.mark.parametrize("crowded", [2, 1], ids=["itself", "another"])
-def test_a_node_whose_kernel_dropped_calls_is_not_closed(how: str, crowded: int) -> None:
-    """A user of that node can fill the queue of its port, and is not the node. Its own word is enough for that."""
-    whole = network_evidence(4, lambda a, b: how if b == 2 else None)
-    facts = tuple(
-        replace(fact, value={**fact.value, "crowded": ["data"]})
-        if fact.name == "connections" and fact.node_rank == crowded
-        else fact
-        for fact in whole.facts
-    )
-    ruling = ruling_of(replace(whole, facts=facts))
-    if crowded == 2 and how != "no route":
-        assert ruling.findings == ()
-        assert ruling.absent == ("connections to node2, which too many others were connected to",)
-    else:
-        assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]
-
-
-@pytest.mark.parametrize("said", ["data", 1, [["data"]], {"data": 1}, None], ids=str)
-def test_nonsense_about_a_queue_excuses_nobody(said: object) -> None:
-    whole = network_evidence(4, lambda a, b: "no answer" if b == 2 else None)
-    facts = tuple(
-        replace(fact, value={**fact.value, "crowded": said}) if fact.name == "connections" else fact
-        for fact in whole.facts
-    )
-    assert len(ruling_of(replace(whole, facts=facts)).findings) == 1
-
-
-def test_one_node_that_finds_another_one_busy_is_in_the_line() -> None:
-    """It may only say so: the line must lead to both."""
-    ruling = ruling_of(network_evidence(4, lambda a, b: "busy" if (a, b) == (3, 1) else None))
-    assert ruling.absent == ("connections to node1 from node node3, which alone found it busy",)
-
-
 def test_a_node_that_no_other_one_could_try_is_named() -> None:
     """It shared nonsense in place of its address; the others tried all that they could."""
     whole = network_evidence(4)
@@ -421,32 +378,8 @@ def test_a_node_that_no_other_one_could_try_is_named() -> None:
     assert ruling.absent == ("connections to node3, which no other node could try (perhaps it shared no address)",)
 
 
-def test_a_node_that_is_kept_busy_is_not_one_that_others_reach() -> None:
-    evidence = network_evidence(3, lambda a, b: "busy" if a == 1 else "refused" if (a, b) == (0, 2) else None)
-    assert [finding.culprit.kind for finding in ruling_of(evidence).findings] == ["link"]
-
-
-@pytest.mark.parametrize("role", ["name", "master"])
-def test_a_port_that_is_kept_busy_is_no_finding(role: str) -> None:
-    ruling = ruling_of(_with_failed(network_evidence(3), 1, role, 0, "busy"))
-    assert ruling.findings == ()
-    assert ruling.absent == ("connections to node0 from node node1, which alone found it busy",)
-
-
 def test_a_network_policy_is_the_remedy_in_pods() -> None:
     assert "NetworkPolicy" in only_finding(network_evidence(3, into(0), environment="kubernetes")).action
-
-
-def _with_failed(evidence: Evidence, source: int, role: str, target: int, how: str = "refused") -> Evidence:
-    """Add a connection that failed to what a node reports."""
-    entry = {"role": role, "how": how, "passes_bytes": None, "nodes": [[target, target]]}
-    facts = tuple(
-        replace(fact, value={**fact.value, "failed": [*fact.value["failed"], entry]})
-        if (fact.name, fact.node_rank) == ("connections", source)
-        else fact
-        for fact in evidence.facts
-    )
-    return replace(evidence, facts=facts)
 
 
 def _with_places(evidence: Evidence, *places: tuple[int, str, str], **changed: Any) -> Evidence:
@@ -463,7 +396,7 @@ def _with_places(evidence: Evidence, *places: tuple[int, str, str], **changed: A
 
 @pytest.mark.parametrize("is_set", [False, True])
 def test_a_rendezvous_port_that_is_closed(is_set: bool) -> None:
-    evidence = _with_failed(_with_failed(network_evidence(4), 1, "master", 0), 3, "master", 0, "no answer")
+    evidence = with_failed(with_failed(network_evidence(4), 1, "master", 0), 3, "master", 0, "no answer")
     finding = only_finding(_with_places(evidence, master_port_set=is_set))
     meaning = "MASTER_PORT" if is_set else "the usual MASTER_PORT"
     assert finding.severity == ("fail" if is_set else "warn")
@@ -473,7 +406,7 @@ def test_a_rendezvous_port_that_is_closed(is_set: bool) -> None:
 
 def test_a_store_at_another_address_that_is_closed() -> None:
     evidence = _with_places(network_evidence(3), (0, "store", "10.9.0.1"))
-    finding = only_finding(_with_failed(evidence, 2, "store", 0))
+    finding = only_finding(with_failed(evidence, 2, "store", 0))
     assert finding.what == "node2 cannot connect to node node0 at 10.9.0.1:29511 (the rendezvous): refused"
     assert finding.severity == "fail"
     # The word of one node against another one.
@@ -483,21 +416,21 @@ def test_a_store_at_another_address_that_is_closed() -> None:
 
 def test_agents_of_one_host_do_not_name_the_rendezvous_of_another_node() -> None:
     evidence = _with_places(network_evidence(4), (0, "store", "10.9.0.1"))
-    evidence = _with_failed(_with_failed(evidence, 2, "store", 0), 3, "store", 0)
+    evidence = with_failed(with_failed(evidence, 2, "store", 0), 3, "store", 0)
     assert named(evidence) == [("node", "node node0")]
     places = {0: "10.0.0.1", 1: "10.0.0.2", 2: "10.0.0.9", 3: "10.0.0.9"}
     assert named(replace(evidence, places_of_nodes=places)) == [("fabric", "the network between node0, node2, node3")]
 
 
 def test_a_rendezvous_of_a_closed_node_is_no_second_finding() -> None:
-    evidence = _with_failed(network_evidence(4, into(0)), 1, "master", 0)
+    evidence = with_failed(network_evidence(4, into(0)), 1, "master", 0)
     assert [finding.culprit.name for finding in ruling_of(evidence).findings] == ["node node0"]
     doubled = network_evidence(3, addresses=["10.0.0.1", "10.0.0.1", "10.0.0.3"])
-    assert only_finding(_with_failed(doubled, 2, "master", 0)).what == "2 nodes claim the address 10.0.0.1"
+    assert only_finding(with_failed(doubled, 2, "master", 0)).what == "2 nodes claim the address 10.0.0.1"
 
 
 def test_a_rendezvous_that_was_not_tried_is_no_finding() -> None:
-    assert ruling_of(_with_failed(network_evidence(3), 1, "master", 0, "not tried")).findings == ()
+    assert ruling_of(with_failed(network_evidence(3), 1, "master", 0, "not tried")).findings == ()
 
 
 def test_the_next_interface_is_one_that_all_nodes_have_by_an_own_address() -> None:
@@ -604,7 +537,7 @@ def test_the_words_of_a_node_are_no_address() -> None:
 
 def test_the_words_of_a_node_are_no_way_to_fail() -> None:
     evidence = _with_places(network_evidence(3), (0, "store", "10.9.0.1"))
-    assert WORDS not in repr(ruling_of(_with_failed(evidence, 2, "store", 0, WORDS)))
+    assert WORDS not in repr(ruling_of(with_failed(evidence, 2, "store", 0, WORDS)))
     large = network_evidence(3, lambda a, b: ("large to", 10**900) if b == 1 else None)
     assert "packets of full size are lost to node node1" in only_finding(large).what
 

@@ -6,10 +6,6 @@ import contextlib
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from asyncio.trsock import TransportSocket
 
 _SIZE, _TOTAL_RETRANS, _DATA_SEGS_OUT = 160, 100, 156
 """Bytes of ``struct tcp_info`` that are read, and the offsets of its fields. Kernels before 4.6 have fewer bytes."""
@@ -37,7 +33,7 @@ def segments() -> tuple[int, int]:
     return sent, retransmitted
 
 
-def dropped_calls(listener: socket.socket | TransportSocket) -> int:
+def dropped_calls(listener: socket.socket) -> int:
     """Return how many packets of new connections the kernel has dropped, since too many waited to be accepted.
 
     Zero where it is not known.

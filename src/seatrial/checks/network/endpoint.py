@@ -21,7 +21,6 @@ import socket
 import struct
 import termios
 import threading
-from asyncio.trsock import TransportSocket
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -89,7 +88,7 @@ class Endpoint:
         # The oldest first; callers know the identity.
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._callers: dict[asyncio.StreamWriter, None] = {}
-        self._listeners: dict[tuple[str, int], TransportSocket] = {}
+        self._listeners: dict[tuple[str, int], socket.socket] = {}
         """By address and port."""
         threading.Thread(target=self._loop.run_forever, name="network", daemon=True).start()
 

@@ -1,0 +1,73 @@
+"""The judge of the network check, and nodes whose port others keep busy: they are neither open nor closed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from checks.simulated_network import network_evidence, with_failed
+
+from seatrial.checks.network.interfaces import next_round
+from seatrial.checks.network.judge import judge
+from seatrial.checks.network.params import Params
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Ruling
+
+
+def _ruling_of(evidence: Evidence) -> Ruling:
+    return judge(evidence, Params())
+
+
+def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
+    evidence = network_evidence(4, lambda a, b: "busy" if b == 2 else None)
+    assert next_round(evidence, Params()) is None
+    ruling = _ruling_of(evidence)
+    assert ruling.findings == ()
+    assert ruling.absent == ("connections to node2, which too many others were connected to",)
+
+
+@pytest.mark.parametrize("how", ["no answer", "refused", "silent", "no route"])
+@pytest.mark.parametrize("crowded", [2, 1], ids=["itself", "another"])
+def test_a_node_whose_kernel_dropped_calls_is_not_closed(how: str, crowded: int) -> None:
+    """A user of that node can fill the queue of its port, and is not the node. Its own word is enough for that."""
+    whole = network_evidence(4, lambda a, b: how if b == 2 else None)
+    facts = tuple(
+        replace(fact, value={**fact.value, "crowded": ["data"]})
+        if fact.name == "connections" and fact.node_rank == crowded
+        else fact
+        for fact in whole.facts
+    )
+    ruling = _ruling_of(replace(whole, facts=facts))
+    if crowded == 2 and how != "no route":
+        assert ruling.findings == ()
+        assert ruling.absent == ("connections to node2, which too many others were connected to",)
+    else:
+        assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]
+
+
+@pytest.mark.parametrize("said", ["data", 1, [["data"]], {"data": 1}, None], ids=str)
+def test_nonsense_about_a_queue_excuses_nobody(said: object) -> None:
+    whole = network_evidence(4, lambda a, b: "no answer" if b == 2 else None)
+    facts = tuple(
+        replace(fact, value={**fact.value, "crowded": said}) if fact.name == "connections" else fact
+        for fact in whole.facts
+    )
+    assert len(_ruling_of(replace(whole, facts=facts)).findings) == 1
+
+
+def test_one_node_that_finds_another_one_busy_is_in_the_line() -> None:
+    """It may only say so: the line must lead to both."""
+    ruling = _ruling_of(network_evidence(4, lambda a, b: "busy" if (a, b) == (3, 1) else None))
+    assert ruling.absent == ("connections to node1 from node node3, which alone found it busy",)
+
+
+def test_a_node_that_is_kept_busy_is_not_one_that_others_reach() -> None:
+    evidence = network_evidence(3, lambda a, b: "busy" if a == 1 else "refused" if (a, b) == (0, 2) else None)
+    assert [finding.culprit.kind for finding in _ruling_of(evidence).findings] == ["link"]
+
+
+@pytest.mark.parametrize("role", ["name", "master"])
+def test_a_port_that_is_kept_busy_is_no_finding(role: str) -> None:
+    ruling = _ruling_of(with_failed(network_evidence(3), 1, role, 0, "busy"))
+    assert ruling.findings == ()
+    assert ruling.absent == ("connections to node0 from node node1, which alone found it busy",)
