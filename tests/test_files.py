@@ -490,3 +490,20 @@ def test_what_lies_below_a_descriptor_is_looked_at(tmp_path: Path) -> None:
         assert files.read_input(f"/proc/self/fd/{folder}/file", 10) == b"x"
     finally:
         os.close(folder)
+
+
+@pytest.mark.parametrize("path", ["", "x", "dangling", "loop", "file/x", "file/"])
+def test_what_does_not_exist(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nothing")
+    (tmp_path / "loop").symlink_to("loop")
+    assert not files.exists(path)
+
+
+@pytest.mark.parametrize("path", [".", "..", "/", "file", "./file", "link", "link/..", "/dev/null", "/dev/stdin"])
+def test_what_exists(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert files.exists(path)

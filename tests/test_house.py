@@ -269,6 +269,96 @@ def test_files_of_others_are_read_in_one_place() -> None:
     assert sorted({*_READS_BY_NAME} - {*read.values()}) == [], "they open none"
 
 
+_ASKS_BY_NAME = {
+    "seatrial.devices": "files of the kernel, and the log that root keeps of what it says",
+    "seatrial.probe": "files of the kernel and of root, libraries that this process has loaded, and the folder named",
+    "seatrial.agent.py_spy": "beside the Python that runs it",
+    "seatrial.agent.program_ranks": "a folder on whose way no other user could have put anything",
+    "seatrial.environment.working_folder": "a folder on whose way no other user could have put anything",
+    "seatrial.targets.mpirun.implementations": "files in /etc",
+    "seatrial.bundle": "the code itself",
+    "seatrial.checks.storage.tokens": "the names in the folder that was named, without a question about any of them",
+    "seatrial.cli.commands.data_fetch": "the folder that was named",
+    "seatrial.cli.commands.report": "what was named, which recorded_events.py has judged",
+    "seatrial.cli.run_command": "the working folder",
+    "seatrial.training.checkpoint": "the names in a folder that is open, without a question about any of them",
+    "seatrial.training.data.dataset_files": "the folder of data, once nothing was found in it",
+    **dict.fromkeys(("seatrial.files", "seatrial.folders", "seatrial.start"), "the places that judge mounts"),
+}
+"""Modules that ask a file system by the name of a file what is there, and of whose: another user may have mounted one
+at that name (FUSE) that answers nothing, and nobody can end a process that waits for it."""
+_ASKING_CALLS = {
+    "os": {"stat", "lstat", "access", "listdir", "scandir", "walk", "statvfs"},
+    "path": {"exists", "lexists", "isfile", "isdir", "islink", "ismount", "realpath", "samefile"}
+    | {"getsize", "getmtime", "getatime", "getctime"},
+}
+"""Those of ``os`` and of ``os.path``."""
+_ASKING_METHODS = {
+    *("exists", "is_dir", "is_file", "is_symlink", "is_mount", "is_fifo", "is_socket", "is_block_device"),
+    *("is_char_device", "stat", "lstat", "owner", "resolve", "samefile", "glob", "rglob", "iterdir"),
+}
+"""Those of ``pathlib.Path``, and of the entries of ``os.scandir``."""
+_TAKES_ARGUMENTS = {"samefile", "glob", "rglob"}
+_OF_KERNEL = re.compile(r"/(proc|sys|dev)(/|\Z)")
+
+
+def _asks_by_name(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of what asks a file system by the name of a file, unless the name is one of the kernel's."""
+    called = {node.func: node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Attribute)):
+        call, value = called.get(node), node.value
+        owner = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+        is_function = node.attr in _ASKING_CALLS.get(owner, ())
+        # Others have methods of these names, too, which are given something.
+        is_method = node.attr in _ASKING_METHODS and call is not None and owner != "os"
+        if is_method and call is not None and call.args:
+            is_method = node.attr in _TAKES_ARGUMENTS
+        asked = value if is_method or call is None else call.args[0] if call.args else None
+        if (is_function or is_method) and not _OF_KERNEL.match(_beginning(asked)):
+            yield node.lineno
+
+
+def _beginning(path: ast.AST | None) -> str:
+    """Return the first words of a path in the source; empty where they are not there."""
+    match path:
+        case ast.Constant(value=str(words)):
+            return words
+        case ast.JoinedStr(values=[first, *_]) | ast.BinOp(left=first) | ast.Call(args=[first, *_]):
+            return _beginning(first)
+    return ""
+
+
+def test_mounts_are_judged_in_one_place_before_they_are_asked() -> None:
+    found = {_name(path) for path in _files("src") if [*_asks_by_name(_tree(path))]}
+    asked = {
+        each: next((known for known in _ASKS_BY_NAME if f"{each}.".startswith(f"{known}.")), None) for each in found
+    }
+    assert sorted(each for each, known in asked.items() if known is None) == []
+    assert sorted({*_ASKS_BY_NAME} - {*asked.values()}) == [], "they ask nothing"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("os.stat(p)", "os.path.isfile(p)", "map(os.lstat, names)", "Path(p).exists()", "entry.stat()", "p.glob('*')"),
+        *("p.resolve(strict=True)", "(folder / 'proc').is_dir()", "os.path.exists(f'{folder}/dev')"),
+    ],
+)
+def test_the_search_for_questions_finds(code: str) -> None:
+    assert list(_asks_by_name(ast.parse(code)))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("os.stat('/proc/self/ns/pid')", "os.access(f'/proc/self/fd/{fd}', os.X_OK)", "Path('/sys/class').iterdir()"),
+        *("target.resolve(request)", "os.fstat(fd)", "exists(p)"),
+    ],
+)
+def test_the_search_for_questions_leaves_out(code: str) -> None:
+    assert not list(_asks_by_name(ast.parse(code)))
+
+
 @pytest.mark.parametrize("code", ["os.open(p, os.O_RDONLY)", "open(p)", "p.read_bytes()", "torch.load(p)"])
 def test_the_search_for_readers_finds(code: str) -> None:
     assert list(_reads_by_name(ast.parse(code)))

@@ -22,9 +22,11 @@ from seatrial.errors import RequestError
 from seatrial.judge.conclude import conclude
 from seatrial.report import earlier_runs, formats, recorded_events
 from seatrial.report.write import write_reports
-from seatrial.run import run_trial
+from seatrial.request import script_request
+from seatrial.run import job_secret, run_trial
 from seatrial.targets import processes
 from seatrial.targets.command import Command
+from seatrial.targets.kubernetes import carried_script
 from seatrial.targets.ssh import bootstrap
 from seatrial.training.data import dataset_files
 
@@ -212,3 +214,27 @@ def test_a_token_in_the_place_of_ours(tmp_path: Path) -> None:
         assert tokens.visible_ranks(folder, key, 1, [0, 1, 2]) == ([0], [1])
         assert tokens.find_token([folder], key, 1) is None
         assert tokens.find_token([folder], key, 1, remove=True) is None
+
+
+def test_a_folder_of_another_login(folder: Path) -> None:
+    """After ``su`` XDG_RUNTIME_DIR is still that of the other user."""
+    with mounted_and_unasked(folder):
+        for name in (f"{folder}", f"{folder}/"):
+            assert not job_secret._is_own_folder(name)
+    assert job_secret._is_own_folder(f"{folder}/")
+
+
+def test_a_name_in_the_folder_where_the_user_types(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be that of a program on PATH, or of a module that a script imports."""
+    monkeypatch.chdir(file.parent)
+    (file.parent / "link").symlink_to("file")
+    with mounted_and_unasked(file):
+        for name in ("file", "link", str(file)):
+            options = {"script": [name], "module": False, "no_python": False}
+            assert not script_request.lacks_script_here(options)
+    (file.parent / "module.py").touch()
+    (package := file.parent / "package").mkdir()
+    assert carried_script._is_module(Path(), "module")
+    for place in (file.parent / "module.py", package):
+        with mounted_and_unasked(place):
+            assert not carried_script._is_module(Path(), place.stem)

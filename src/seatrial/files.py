@@ -173,6 +173,16 @@ def has_entry(path: str | os.PathLike[str], named_folder: str | os.PathLike[str]
     return True
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path leads to something, behind links, too: also to what this user may not look at, and what
+    another user has mounted."""
+    try:
+        status_behind_links(path)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
 def names_in(folder: str | os.PathLike[str], named_folder: str | os.PathLike[str] | None = None) -> list[str]:
     """Return the names in a folder. Raises OSError as ``open_to_read`` does, NotADirectoryError for a file.
 

@@ -13,13 +13,13 @@ and no check applies.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any, TypeAlias, get_type_hints
 
 from seatrial.errors import RequestError
+from seatrial.files import exists
 from seatrial.plan.model import Plan, Setting
 from seatrial.plan.plan_file import LEVELS, is_level, read_file, read_level
 from seatrial.plan.selection import check_names, in_order, select, world_without_bootstrap
@@ -62,7 +62,7 @@ def read_plan(
         skip: check names of ``--skip``, alike.
         validation_only: leave out the training.
     """
-    if source in scopes and not os.path.exists(source):
+    if source in scopes and not exists(source):
         both = ",".join([*only, source])
         raise RequestError(f"plan {source!r}: that is a check; give checks with commas between: --only {both}.")
     if source.endswith((".py", ".sh")):

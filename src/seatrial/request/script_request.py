@@ -7,14 +7,13 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from seatrial.environment.identity import Identity
 from seatrial.environment.placeholders import fill_placeholders
 from seatrial.environment.script_variables import CARRIED
 from seatrial.errors import RequestError
-from seatrial.files import open_to_read
+from seatrial.files import exists, open_to_read
 from seatrial.probe.cpu import usable_cores
 from seatrial.probe.torch_install import interpreter
 from seatrial.request.common_options import TARGET_OPTIONS
@@ -149,7 +148,7 @@ def become_rank(options: Mapping[str, Any], target_request: TargetRequest, ident
 def with_carried_script(options: Mapping[str, Any], environ: Mapping[str, str]) -> Mapping[str, Any]:
     """Return the options with the script that came with this pod, where the image has none of the path typed."""
     script = options["script"]
-    if CARRIED not in environ or not script or Path(script[0]).exists():
+    if CARRIED not in environ or not script or exists(script[0]):
         return options
     return {**options, "script": [environ[CARRIED], *script[1:]]}
 
@@ -178,14 +177,14 @@ def script_target_request(options: Mapping[str, Any]) -> TargetRequest:
 def lacks_script_here(options: Mapping[str, Any]) -> bool:
     """Return whether the options name a script of Python that is not on this machine; the nodes may have it."""
     is_script = not options["module"] and not options["no_python"]
-    return is_script and not Path(options["script"][0]).exists()
+    return is_script and not exists(options["script"][0])
 
 
 def _refuse_program(program: str, target_request: TargetRequest) -> None:
     # On another target it may exist on the nodes only.
     if target_request.target != "local" or shutil.which(program) is not None:
         return
-    if Path(program).exists():
+    if exists(program):
         raise RequestError(f"{program}: not executable; run chmod +x on it, or leave --no-python out for Python.")
     raise RequestError(f"{program}: no such program; give its path (./NAME), or the name of a program on PATH.")
 
@@ -195,7 +194,7 @@ def _refuse_script(script: str, target_request: TargetRequest) -> None:
         with open_to_read(script) as file:
             start = file.read(_HEAD_BYTES)
     except OSError as error:
-        if target_request.target == "local" and not Path(script).exists():
+        if target_request.target == "local" and not exists(script):
             # A pod that a target started runs this command line again.
             place = (
                 "it is not in the image of this pod; put it into the image or on a volume that the pods mount"

@@ -15,6 +15,7 @@ from seatrial.environment import self_location
 from seatrial.environment.drill import planted_faults
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
+from seatrial.files import exists
 from seatrial.probe.torch_install import interpreter
 from seatrial.rank.faults import parse_faults
 from seatrial.request.common_options import TARGET_OPTIONS
@@ -246,7 +247,7 @@ def _as_controller(
         target_request = replace(target_request, nproc_per_node=_dp_processes(values["nproc_per_node"]))
     resume = values["resume"]
     # On other machines its folder may be there and not here.
-    if target_request.target == "local" and resume not in ("auto", "never") and not os.path.lexists(resume):
+    if target_request.target == "local" and resume not in ("auto", "never") and not exists(resume):
         raise RequestError(
             f"--resume {printable(resume)}: there is no such file here; give the path of a checkpoint, or auto for the"
             " newest one of --checkpoint-dir."

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from seatrial.errors import RequestError
-from seatrial.files import create_whole, read_trusted
+from seatrial.files import create_whole, read_trusted, status_behind_links
 from seatrial.folders import NotPrivateError, open_private, own_folder_name
 from seatrial.protocol.munge import MungeError, make_credential
 
@@ -146,7 +146,8 @@ def _private_text(path: str, folder: str) -> str:
 def _is_own_folder(folder: str) -> bool:
     """Return whether a folder is this user's: after ``su`` the variables of the login are still those of another."""
     try:
-        status = os.stat(folder)
+        # That user may have mounted one there that answers nothing.
+        status = status_behind_links(folder, "/")
     except OSError:
         return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

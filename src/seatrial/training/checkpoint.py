@@ -31,7 +31,16 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import create, open_to_read, remove, rename_durably, status_of_entry, statuses_in
+from seatrial.files import (
+    create,
+    has_entry,
+    names_in,
+    open_to_read,
+    remove,
+    rename_durably,
+    status_of_entry,
+    statuses_in,
+)
 from seatrial.folders import make_folders, open_judged
 from seatrial.start import owner_of_new_files
 from seatrial.training.folder_lock import lock_folder
@@ -180,7 +189,7 @@ class CheckpointFolder:
         """
         path = Path(path)
         match = _NAME.fullmatch(path.name)
-        if match is None and not os.path.lexists(path):
+        if match is None and not has_entry(path):
             raise RequestError(f"there is no checkpoint {path}; {_nearest(path.parent)}.")
         if match is None:
             raise RequestError(
@@ -491,7 +500,7 @@ def _plain(value: Any, key_path: str) -> Any:
 def _nearest(folder: Path) -> str:
     """Return what can be given in place of a checkpoint that is not in this folder."""
     try:
-        names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
+        names = sorted(name for name in names_in(folder) if _NAME.fullmatch(name))
     except OSError:
         return f"there is no folder {folder} either; give the path of an existing one"
     return f"the newest in {folder} is {names[-1]}" if names else f"{folder} has none; give the path of an existing one"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import open_to_read
+from seatrial.files import exists, open_to_read, status_behind_links
 from seatrial.targets.kubernetes.manifest.workload import Claim
 
 _MAX_BYTES = 100_000
@@ -55,7 +57,7 @@ def carried_script(
         content, problem = b"", f"it cannot be read ({error.strerror or error})"
     if not problem:
         return CarriedScript(name=_name(script), content=content)
-    if script.startswith("/") or (may_be_there and not Path(script).exists()):
+    if script.startswith("/") or (may_be_there and not exists(script)):
         return None
     raise RequestError(f"{script}: {problem}; {_OTHER_WAY}.")
 
@@ -92,7 +94,13 @@ def _imported(tree: ast.AST) -> list[str]:
 
 
 def _is_module(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+    return any(_is_file(folder / file, folder) for file in (f"{name}.py", f"{name}/__init__.py"))
+
+
+def _is_file(path: Path, folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(status_behind_links(path, folder).st_mode)
+    return False
 
 
 def _name(script: str) -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from seatrial.agent.disk_question import DiskQuestion
-from seatrial.files import open_to_read, rename_durably
+from seatrial.files import has_entry, open_to_read, rename_durably
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.processes import LAST_ANSWER_S
 from seatrial.util.disk_writer import DiskWriter, WrittenFile
@@ -158,4 +158,4 @@ def _read(path: Path, start: int, max_bytes: int) -> bytes:
 
 def _put_aside(path: Path) -> None:
     free = (path.with_suffix(f".{number}.log") for number in itertools.count(1))
-    rename_durably(path, next(other for other in free if not other.exists()), run_folder=True)
+    rename_durably(path, next(other for other in free if not has_entry(other)), run_folder=True)
