@@ -210,15 +210,17 @@ class BaseConductor(ABC):
             machines = machines_of(self._places, self._config.layout)
             self._places, self._one_vote = dict(machines.places), machines.one_vote
             for text in machines.notes:
-                self._record(NoteEvent(kind="note", severity="info", text=text))
+                self._note(text)
+
+    def _hosts_of_nodes(self) -> dict[int, str]:
+        """Return by node the host that has one vote."""
+        return {**self._places, **dict.fromkeys(self._one_vote, ONE_VOTE)}
 
     def _host_of(self, rank: int) -> str:
-        """Return the host of a rank, which has one vote."""
-        node = self._nodes[rank]
-        return ONE_VOTE if node in self._one_vote else self._places[node]
+        return self._hosts_of_nodes()[self._nodes[rank]]
 
     def _num_hosts(self) -> int:
-        return len({self._host_of(rank) for rank in self._nodes})
+        return len(set(self._hosts_of_nodes().values()))
 
     def _is_silent(self, node: int) -> bool:
         return self._read_until - self._heard_at.get(node, self._read_until) > NODE_SILENT_S
@@ -311,6 +313,9 @@ class BaseConductor(ABC):
 
     def _record(self, event: Event) -> None:
         self._actions.events.append(event)
+
+    def _note(self, text: str) -> None:
+        self._record(NoteEvent(kind="note", severity="info", text=text))
 
     def _take(self) -> Actions:
         actions, self._actions = self._actions, Actions()

@@ -52,6 +52,8 @@ class Config:
     """Ranks on each node."""
     hosts: tuple[str, ...] = ()
     """Name of each node, in the words of the request; empty where that names none."""
+    ends_together: bool | None = None
+    """Whether the launcher that started all nodes always ends all with one of them; None: no launcher started all."""
     layout: Layout | None = None
     """What the launcher says about its machines, where it started an agent for each rank."""
     env: Mapping[str, str]

@@ -62,6 +62,7 @@ _HEAR_STACKS_S = 8.0
 """Time for the answers of ranks that are about to be ended: py-spy has 5 s (``agent/standstill.py``)."""
 _MOST_MESSAGE_CHARS = 8_000
 """Bound of the error of a rank: an agent sends no more, unless it lies."""
+_ENDED = "its agent ended its ranks"
 _MOST_CODES = 4
 """Different exit codes of one training that a note names."""
 _STILL_S = 60.0
@@ -266,7 +267,7 @@ class ProgramConductor(BaseConductor):
             may_come_from_others=self._num_hosts() > 1 and may_come_from_others(phase, code, said, is_oom=is_oom),
         )
         if ended.ours and self.state is State.RUN and self._unheard_s(self._nodes[rank], now):
-            self._node_lost(self._nodes[rank], "its agent ended its ranks", now)
+            self._node_lost(self._nodes[rank], _ENDED, now)
         if ended.failed:
             self._failed_at = self._failed_at or now
             if rank not in self._errors and (text := fabric_error(ended)):
@@ -282,7 +283,7 @@ class ProgramConductor(BaseConductor):
                 self._fail_first(now)
             elif nodes := sorted({self._nodes[rank] for rank, ended in self._exits.items() if ended.ours}):
                 # Nobody had asked for that: an agent does so where it hears nothing from this process.
-                self._fail(lost_nodes([self._loss(node, "its agent ended its ranks", now) for node in nodes]), now)
+                self._fail(self._lost_nodes([self._loss(node, _ENDED, now) for node in nodes]), now)
             else:
                 self._stop(now)
         elif self.state is State.TERMINATE:
@@ -352,9 +353,6 @@ class ProgramConductor(BaseConductor):
         ended = ended_ranks(self._exits)
         return f"what each running rank does (last output, state, stack){ended and f'; {ended}'}"
 
-    def _note(self, text: str) -> None:
-        self._record(NoteEvent(kind="note", severity="info", text=text))
-
     def _compare_stacks(self) -> None:
         """Once all have answered that run still, say which of them stand elsewhere than the others."""
         if self._asked and self._asked <= self._stacks.keys() | self._exits.keys():
@@ -379,7 +377,7 @@ class ProgramConductor(BaseConductor):
             return
         running = {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}
         frozen = rank_status.suspects(running, list(running), rank_status.Ahead(), heard_at, together=False)
-        frozen = [suspicion for suspicion in frozen if not _on_disk(running[suspicion.rank or 0])]
+        frozen = [suspicion for suspicion in frozen if not running[suspicion.rank or 0].on_disk]
         if self._config.watched and frozen and len(frozen) < len(running):
             self._fail(Failure(suspicions=tuple(frozen), text=""), now)
             return
@@ -400,7 +398,7 @@ class ProgramConductor(BaseConductor):
         return bool(self._asked) and self._read_until < self._heard_until
 
     def _fail_first(self, now: float) -> None:
-        failure = first_failure(self._exits, self._errors, self._losses)
+        failure = first_failure(self._exits, self._errors, self._losses, self._lost_nodes)
         running = self._rank_statuses.keys() - self._exits.keys()
         if not self._config.watched:
             late = None
@@ -453,17 +451,27 @@ class ProgramConductor(BaseConductor):
             # A launcher that ends the whole job ends its agents one after the other.
             self._losses.append(self._loss(node, detail, now))
             self._failed_at = self._failed_at or now
-        elif self.state is State.TERMINATE and self._signaled and node not in self._signaled:
-            # The signal was what the launcher of the job made of the loss, and it arrived first.
-            self._failure = self._failure or lost_nodes([self._loss(node, detail, now)])
+        elif self._still_blames_nodes() and node not in self._signaled:
+            self._losses.append(self._loss(node, detail, now))
+            self._failure = self._lost_nodes(self._losses)
+
+    def _still_blames_nodes(self) -> bool:
+        if self._failure is not None:  # the launcher of the job may take longer to end it than we waited
+            return self._failure.is_of_nodes and self.state in (State.TERMINATE, State.KILL)
+        # The signal was what the launcher made of the loss, and it arrived first.
+        return self.state is State.TERMINATE and bool(self._signaled)
 
     def _loss(self, node: int, detail: str, now: float) -> Loss:
-        return Loss(node=node, at=now, detail=detail, unheard_s=self._unheard_s(node, now))
+        silent, unheard_s = self._is_silent(node), self._unheard_s(node, now)
+        return Loss(node=node, at=now, detail=detail, unheard_s=unheard_s, is_silent=silent)
+
+    def _lost_nodes(self, losses: list[Loss]) -> Failure:
+        return lost_nodes(losses, self._hosts_of_nodes(), ends_together=self._config.ends_together)
 
     def _give_up(self, nodes: Mapping[int, str], now: float) -> None:
         """Stop: no rank is running, and without these nodes none will. ``nodes``: node -> how it was lost."""
         self._gone |= nodes.keys()
-        self._failure = lost_nodes([self._loss(node, detail, now) for node, detail in nodes.items()])
+        self._failure = self._lost_nodes([self._loss(node, detail, now) for node, detail in nodes.items()])
         self._stop(now)
 
     def _fail(self, failure: Failure, now: float) -> None:
@@ -578,8 +586,7 @@ class ProgramConductor(BaseConductor):
 
     def _sentence(self, failure: Failure) -> str:
         hosts = {item.rank: self._on_host(item.rank) for item in failure.suspicions if item.rank is not None}
-        names = {item.node: self._hostnames.get(item.node, "") for item in failure.suspicions if item.node is not None}
-        return failure.sentence(hosts, names)
+        return failure.sentence(hosts, self._hostnames)
 
     def _on_host(self, rank: int) -> str:
         node = self._nodes[rank]
@@ -589,8 +596,3 @@ class ProgramConductor(BaseConductor):
         # One machine may be several nodes.
         several = Counter(self._hostnames.values())[name] > 1
         return f" on node {node} ({name})" if several else f" on node {name}"
-
-
-def _on_disk(status: RankStatus) -> bool:
-    """Return whether a rank waits for a disk in a phase that may: gigabytes take minutes without CPU time."""
-    return status.state == "D" and status.phase.startswith(("load", "save", "read", "write", "data", "start-up"))

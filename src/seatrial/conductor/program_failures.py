@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -24,6 +24,7 @@ from seatrial.protocol.exception_lines import (
     split_mark,
 )
 from seatrial.protocol.fabric_errors import gave_up, ranks_passed_on, says_lost, says_why_aborted
+from seatrial.protocol.launchers import may_have_ended
 from seatrial.protocol.own_errors import in_one_line, is_of_device, message_at, own_cause
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S
 from seatrial.util.text import quoted, signal_words
@@ -31,6 +32,8 @@ from seatrial.util.text import quoted, signal_words
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
 _MAX_TEXT_CHARS = 300
+_MOST_NAMED = 8
+"""Nodes that a sentence names."""
 _TORCH_SOURCE = re.compile(r"\[[^\[\]\s]+\.(?:cc|cpp|h|hpp):\d+\] ")
 """The line of its source that torch writes before a message: ``[/__w/pytorch/.../tcp/pair.cc:537]``."""
 _TORCH_GUESS = " This is typically caused by"
@@ -109,6 +112,8 @@ class Loss:
     """How it was lost."""
     unheard_s: float = 0.0
     """For how long its agent had heard nothing from this process, which may be why it ended."""
+    is_silent: bool = False
+    """Its agent had sent nothing for long, so that no launcher need have ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +129,13 @@ class Failure:
     """The request was wrong, so a restart does not help."""
     whole: bool = False
     """The text is the whole sentence."""
+    not_lost: tuple[int, ...] | None = None
+    """The launcher may have ended the nodes that were lost, with one of them or with one of these."""
+
+    @property
+    def is_of_nodes(self) -> bool:
+        """Whether it says that nodes were lost."""
+        return bool(self.suspicions) and self.suspicions[0].node is not None
 
     @property
     def rank(self) -> int | None:
@@ -133,7 +145,7 @@ class Failure:
     def sentence(self, hosts: Mapping[int, str], names: Mapping[int, str]) -> str:
         """Return a sentence without its full stop.
 
-        ``hosts``: rank -> " on HOST"; ``names``: node -> its hostname, or an empty text.
+        ``hosts``: rank -> " on HOST"; ``names``: node -> its hostname, as far as it is known.
         """
         if self.whole:
             return self.text
@@ -143,7 +155,9 @@ class Failure:
             return f"rank {first.rank}{where} says that the request is wrong: {quoted(self.text)}"
         if first.node is not None:
             lost = [suspicion.node for suspicion in self.suspicions if suspicion.node is not None]
-            nodes = ", ".join(f"node {node}{f' ({names[node]})' if names.get(node) else ''}" for node in lost)
+            if self.not_lost is not None:
+                return _by_launcher(lost, self.not_lost, first.detail, names)
+            nodes = ", ".join(_named(node, names) for node in lost)
             return f"{nodes} {'was' if len(lost) == 1 else 'were'} lost: {first.detail}"
         ranks = ", ".join(f"rank {suspicion.rank}{hosts.get(suspicion.rank or 0, '')}" for suspicion in self.suspicions)
         phase = f" in {first.phase}" if first.phase else ""
@@ -174,14 +188,31 @@ class ScriptError:
     torch: they are those of the world where all ranks up to them are in the group."""
 
 
+def _named(node: int, names: Mapping[int, str]) -> str:
+    return f"node {node}{f' ({names[node]})' if names.get(node) else ''}"
+
+
+def _by_launcher(lost: Sequence[int], not_lost: Sequence[int], detail: str, names: Mapping[int, str]) -> str:
+    left = ", ".join(_named(node, names) for node in not_lost[:_MOST_NAMED])
+    left += f" and {len(not_lost) - _MOST_NAMED} more" if len(not_lost) > _MOST_NAMED else ""
+    others = f"; {left} {'was' if len(not_lost) == 1 else 'were'} not" if left else ""
+    return (
+        f"{len(lost)} of {len(lost) + len(not_lost)} nodes were lost, {_named(lost[0], names)} first: {detail}{others};"
+        " the launcher may have ended them, after one of them or of the others: see its output"
+    )
+
+
 def first_failure(
-    exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]], losses: Sequence[Loss] = ()
+    exits: Mapping[int, Exit],
+    errors: Mapping[int, tuple[str, str]],
+    losses: list[Loss],
+    of_losses: Callable[[list[Loss]], Failure],
 ) -> Failure:
     """Return the first failure.
 
     ``errors``: rank -> cause and message, of the ranks that could still report an error. A rank that complains of the
     fabric is a witness: it is named only if no other rank failed and no node was lost. Nodes that were lost together
-    are named together.
+    are named together. ``of_losses``: ``lost_nodes`` for this run.
     """
     for rank, (cause, message) in sorted(errors.items()):
         if cause == "request":
@@ -189,8 +220,7 @@ def first_failure(
     others = _own_failures(exits, errors)
     earliest = min((ended.at for ended in others), default=math.inf)
     if losses and losses[0].at < earliest:
-        together_lost = [loss for loss in losses if loss.at - losses[0].at <= _TOGETHER_S]
-        return lost_nodes(together_lost)
+        return of_losses(losses)
     if others:
         together = [ended for ended in others if ended.at - earliest <= _TOGETHER_S]
         first = min(together, key=lambda ended: (not (ended.oom or _no_peer_causes(ended.code)), ended.at))
@@ -226,12 +256,26 @@ def only_one_with_exception(exits: Mapping[int, Exit], errors: Collection[int]) 
     return found[0] if len(found) == 1 else None
 
 
-def lost_nodes(losses: Sequence[Loss]) -> Failure:
-    """Return the failure that names these nodes, but for those that this process left alone."""
-    suspicions = [Suspicion(how="lost", node=loss.node, detail=loss.detail) for loss in losses if not loss.unheard_s]
+def lost_nodes(losses: Sequence[Loss], hosts: Mapping[int, str], *, ends_together: bool | None) -> Failure:
+    """Return the failure that names the nodes lost first together, but for those that this process left alone.
+
+    Args:
+        losses: What was lost, in the order of the news; at least one.
+        hosts: Node -> its host, of all nodes.
+        ends_together: As of ``Config``. The nodes that a launcher may have ended are no culprits.
+    """
+    suspicions = [
+        Suspicion(how="lost", node=loss.node, detail=loss.detail)
+        for loss in losses
+        if not loss.unheard_s and loss.at - losses[0].at <= _TOGETHER_S
+    ]
     if not suspicions:
         text = _LEFT_ALONE % (max(loss.unheard_s for loss in losses), CONDUCTOR_SILENT_S)
         return Failure(suspicions=(), text=text, whole=True)
+    closed = {loss.node: loss for loss in losses if not (loss.unheard_s or loss.is_silent)}
+    if ends_together is not None and may_have_ended(closed, hosts, ends_together=ends_together):
+        suspicions = [Suspicion(how="lost", node=loss.node, detail=loss.detail) for loss in closed.values()]
+        return Failure(suspicions=tuple(suspicions), text="", not_lost=tuple(sorted(hosts.keys() - closed)))
     return Failure(suspicions=tuple(suspicions), text="")
 
 

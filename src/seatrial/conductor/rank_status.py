@@ -64,6 +64,11 @@ class RankStatus:
         """Whether statuses have shown it in state T or D for PATIENCE_S. An agent may be able to send none for long."""
         return self.blocked_since is not None and self.seen_at - self.blocked_since >= PATIENCE_S
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether it waits for a disk in a phase that may: gigabytes take minutes without CPU time."""
+        return self.state == "D" and self.phase.startswith(("load", "save", "read", "write", "data", "start-up"))
+
     def still_s(self, now: float) -> float:
         """Return for how long statuses until ``now`` have shown no progress."""
         return min(now, self.known_until) - self.moved_at

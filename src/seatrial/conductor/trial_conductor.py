@@ -120,7 +120,8 @@ class TrialConductor(BaseConductor):
         self.state = State.START
         self._shared = {}
         self._note_started(self._ranks)
-        hosts = {rank: self._host_of(rank) for rank in self._ranks}
+        of_nodes = self._hosts_of_nodes()
+        hosts = {rank: of_nodes[self._nodes[rank]] for rank in self._ranks}
         self._hang_detector = HangDetector(hosts, min(now + config.start_timeout_s, self._deadline), now)
         by_node, all_ranks = self._by_node(self._ranks), ranges(self._ranks)
         for node in self._heard_at:

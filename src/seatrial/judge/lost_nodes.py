@@ -11,14 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.judge.step_view import StepView, waited
 from seatrial.judge.trial import TroubleRecord
+from seatrial.protocol.launchers import may_have_ended, starts_all_nodes
 from seatrial.protocol.line_tags import CHANGED
 from seatrial.util.text import all_named, all_of
 
-_TARGETS = ("mpirun", "slurm")
 _HEARD_S = 5.0
 """A node that was heard this short a time before is called silent for an answer that it did not give."""
-_LAUNCHERS = ("torchrun", "openmpi", "hydra", "slurm")
-"""Targets, and launchers around us, that may end the processes of all nodes with those of one."""
 
 
 def blame_lost_nodes(view: StepView) -> list[Finding]:
@@ -130,23 +128,13 @@ def _all(view: StepView, entries: Mapping[int, TroubleRecord]) -> Finding:
 
 
 def _launcher_may_have_ended(view: StepView) -> bool:
-    """Return whether one launcher started all nodes, and half of the hosts or more were lost; of two hosts both, unless
-    it ends all with one.
-
-    A host that ends what the launcher started on it, and itself goes on, has the launcher end those of all others.
-    """
     job = view.trial.job
-    if job.get("target") not in _TARGETS and job.get("launcher") not in _LAUNCHERS:
+    if not starts_all_nodes(job.get("target"), job.get("launcher")):
         return False
     # Of the whole trial: the launcher may need longer for some of them than we wait.
     lost = {entry.node for entry in view.trial.troubles if entry.node is not None and entry.how == "lost"}
     nodes = {node for generation in view.trial.generations for node in generation.nodes.values()}
-    hosts = _hosts(view, nodes | lost)
-    going_on = {host for node, host in hosts.items() if node not in lost}
-    num_hosts = len({*hosts.values()})
-    num_lost = num_hosts - len(going_on)
-    least = 1 if job.get("ends_together") is True and num_hosts > 1 else 2
-    return num_lost >= least and 2 * num_lost >= num_hosts
+    return may_have_ended(lost, _hosts(view, nodes | lost), ends_together=job.get("ends_together") is True)
 
 
 def _lost_at_once(view: StepView, lost: Mapping[int, TroubleRecord], others: Sequence[int]) -> Finding:

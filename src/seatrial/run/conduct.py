@@ -8,6 +8,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -30,6 +31,7 @@ from seatrial.protocol.commands import Heartbeat, RankLog
 from seatrial.protocol.events import SCHEMA, EndEvent, Event, NoteEvent, RunEvent, SlurmNodesEvent, Source
 from seatrial.protocol.fields import MOST_GENERATIONS
 from seatrial.protocol.handshake import node_token
+from seatrial.protocol.launchers import starts_all_nodes
 from seatrial.protocol.munge import make_credential
 from seatrial.protocol.timeouts import HEARTBEAT_S, join_timeout_s
 from seatrial.report.program_ending import LOGS
@@ -109,6 +111,7 @@ def conduct_program(
         run=job.run,
         nodes=job.nodes,
         hosts=job.hosts,
+        ends_together=job.ends_together if starts_all_nodes(job.target, rendezvous and rendezvous.launcher) else None,
         layout=_layout(rendezvous),
         nproc_per_node=1 if job.per_node else job.nproc_per_node,
         argv=job.argv,
@@ -330,7 +333,7 @@ def _add(events: Sequence[Event], source: Source, on_event: OnEvent) -> None:
 
 def _config(job: Job, rendezvous: Rendezvous | None = None) -> TrialConfig:
     wait_s = join_timeout_s()
-    return TrialConfig(
+    config = TrialConfig(
         run=job.run,
         nodes=job.nodes,
         hosts=job.hosts,
@@ -347,9 +350,9 @@ def _config(job: Job, rendezvous: Rendezvous | None = None) -> TrialConfig:
         next_round=lambda check, events: next_round(job.plan, check, events),
         fails=lambda check, events: fails(job.plan, check, events),
         interface=lambda check, events: interface(job.plan, check, events),
-        # MPI cannot be initialized again in processes whose ranks have died, nor with some of them left out.
-        **({"most_generations": 1} if job.backend == "mpi" else {}),
     )
+    # MPI cannot be initialized again in processes whose ranks have died, nor with some of them left out.
+    return replace(config, most_generations=1) if job.backend == "mpi" else config
 
 
 def _layout(rendezvous: Rendezvous | None) -> Layout | None:
