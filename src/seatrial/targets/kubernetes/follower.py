@@ -31,7 +31,7 @@ from seatrial.targets.kubernetes.pods import (
     workload_failure,
 )
 from seatrial.targets.kubernetes.run_log import RunLog
-from seatrial.targets.kubernetes.wait_limits import ObservedTime
+from seatrial.targets.kubernetes.wait_limits import AwakeTime, ObservedTime
 from seatrial.targets.kubernetes.warnings_of_run import CreationWarnings, creation_warnings, events_of_run, pod_warnings
 from seatrial.util.text import quoted
 
@@ -41,8 +41,8 @@ _CHANGING_POLL_S = 1.0
 which of them came first."""
 _LONGEST_GAP_S = 3.0
 """By which one list makes a wait for news in the lists shorter, however long ago the one before was asked for."""
-_LONGEST_TURN_S = 1.0
-"""For which this process works between two looks. Where it takes longer something has paused it."""
+_LONGEST_IDLE_S = 1.0
+"""For which this process waits between two looks, beside its work. Where it takes longer something has paused it."""
 _FETCH_S = 10.0
 _FETCH_EACH_S = 0.5
 """Added for each log that is fetched: a kubectl takes up to a second of a core, and each log takes two of them."""
@@ -85,7 +85,7 @@ class PodFollower:
         """Node rank -> uids of its pods that were seen to run before the conductor's last event, or to end with 0."""
         self._newest: dict[int, str] = {}
         """Node rank -> uid of the newest of its pods until then."""
-        self.awake = ObservedTime(_LONGEST_TURN_S)
+        self.awake = AwakeTime(_LONGEST_IDLE_S)
         """The time of this process, without what paused it."""
         self.listed = ObservedTime(_LONGEST_GAP_S)
         """The time that lists of the pods cover, each from when it was asked for."""

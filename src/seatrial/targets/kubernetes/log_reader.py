@@ -35,6 +35,10 @@ _COMPARED_BYTES = 4_000
 _MAX_READ_BYTES = 2 << 20
 """Bytes that are read at once, of the first pod's log or of all the others together. A pod that writes faster than we
 read must not keep us from the rest of the loop. So many take at most half a second to parse."""
+_LINE_BYTES = 32
+"""Bytes that a line counts beside its own, since an empty line takes time to parse, too."""
+_LEAST_READ_BYTES = 2 << 10
+"""Of one read, so that the last reads of a turn bring more than a few bytes. Each byte may be a line."""
 _MAX_COPY_BYTES = 1 << 30
 """Bytes of the copy of one log, as of the files of a rank: no pod may fill the disk of this machine."""
 _MAX_STREAMS = 32
@@ -149,15 +153,16 @@ class PodLog:
             if remaining <= 0:  # the next call goes on
                 return
             try:
-                data = os.read(self._process.stdout.fileno(), min(1 << 18, remaining))
+                most_bytes = max(_LEAST_READ_BYTES, remaining // (1 + _LINE_BYTES))
+                data = os.read(self._process.stdout.fileno(), most_bytes)
             except BlockingIOError:
                 break
             if not data:
                 ended = True
                 break
-            remaining -= len(data)
             self.last_read_at = time.monotonic()
             *lines, self._buffer = (self._buffer + data).split(b"\n")
+            remaining -= len(data) + _LINE_BYTES * len(lines)
             self._buffer = self._buffer[:_MAX_LINE_BYTES]
             for line in lines:
                 if not self._discarding:

@@ -13,6 +13,7 @@ from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import JOIN_TIMEOUT_S
 from seatrial.targets.kubernetes.pending_pods import why_no_launcher
+from seatrial.targets.kubernetes.pod_failures import named_pods
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.wait_limits import Lasting, WaitLimits
 from seatrial.targets.kubernetes.warnings_of_run import warning_said
@@ -92,9 +93,14 @@ class RunProgress:
         self._require_nodes()
         self._report_absent_agents()
         if isinstance(self._job, Job) and self._follower.first_log is not None:
-            limit_s = float(self._job.plan.deadline_s.value) + JOIN_TIMEOUT_S + _SPARE_S
+            spare_s = JOIN_TIMEOUT_S + _SPARE_S
+            limit_s = float(self._job.plan.deadline_s.value) + spare_s
             if self._awake.lasts("running", limit_s):
-                raise SeatrialError(f"the pods have not ended within {limit_s:.0f} s")
+                running = [pod for pod in self._follower.pods if pod.state != "ended"]
+                raise SeatrialError(
+                    f"{named_pods(running) if running else 'the run'} {'have' if len(running) > 1 else 'has'} not ended"
+                    f" within {limit_s:.0f} s (deadline_s of the plan, and {spare_s:.0f} s); see what runs there"
+                )
 
     def _require_answers(self) -> None:
         """Raise SeatrialError when the API server has not answered for too long; say so when it lists no pods.

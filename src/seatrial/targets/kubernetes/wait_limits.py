@@ -55,7 +55,31 @@ class ObservedTime:
         return self._until(time.monotonic())
 
     def _until(self, at: float) -> float:
-        return self.total_s + min(max(at - self._observed_at, 0.0), self._longest_gap_s)
+        return self.total_s + min(max(at - self._observed_at, 0.0), self._most_s())
+
+    def _most_s(self) -> float:
+        """Return the most seconds that count from the last observation until now."""
+        return self._longest_gap_s
+
+
+class AwakeTime(ObservedTime):
+    """Seconds in which this process worked or waited for its next turn, without those in which something paused it.
+
+    All CPU time of the process counts, since a paused one uses none: whoever gives it much to do makes no wait longer.
+    """
+
+    def __init__(self, longest_gap_s: float) -> None:
+        """``longest_gap_s``: of the time without work between two observations."""
+        super().__init__(longest_gap_s)
+        self._cpu_s = time.process_time()
+
+    def observe(self, at: float) -> None:
+        """Take note of an observation that begins now, which is ``at`` (``time.monotonic``)."""
+        super().observe(at)
+        self._cpu_s = time.process_time()
+
+    def _most_s(self) -> float:
+        return super()._most_s() + time.process_time() - self._cpu_s
 
 
 class Lasting:
