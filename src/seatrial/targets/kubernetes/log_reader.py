@@ -38,7 +38,7 @@ read must not keep us from the rest of the loop. So many take at most half a sec
 _LINE_BYTES = 32
 """Bytes that a line counts beside its own, since an empty line takes time to parse, too."""
 _LEAST_READ_BYTES = 2 << 10
-"""Of one read, so that the last reads of a turn bring more than a few bytes. Each byte may be a line."""
+"""The smallest number of bytes to read at once. Each byte may be a line."""
 _MAX_COPY_BYTES = 1 << 30
 """Bytes of the copy of one log, as of the files of a rank: no pod may fill the disk of this machine."""
 _MAX_STREAMS = 32
