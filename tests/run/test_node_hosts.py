@@ -27,7 +27,8 @@ _IN_POD = {"KUBERNETES_SERVICE_HOST": "192.0.2.1"}
         ("trial-0.trial", ["trial-1.trial", "trial-2.trial"]),  # Job
         ("trial-node-0-0.trial", ["trial-node-0-1.trial", "trial-node-0-2.trial"]),  # JobSet, TrainJob
         ("trial-master-0", ["trial-worker-0", "trial-worker-1"]),  # PyTorchJob
-        ("a-0-master-0.b.svc", ["a-0-worker-0.b.svc", "a-0-worker-1.b.svc"]),
+        ("a-0-master-0", ["a-0-worker-0", "a-0-worker-1"]),
+        ("x-master-0.x-master", ["x-master-1.x-master", "x-master-2.x-master"]),  # a Job with --name x-master
     ],
 )
 def test_the_names_of_pods_follow_from_the_first_one(first: str, others: list[str]) -> None:

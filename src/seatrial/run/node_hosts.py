@@ -125,11 +125,10 @@ def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Seque
 def names_of_pods(first: str, nodes: int) -> list[str]:
     """Return the name of each node's pod, given that of the first one; none where it has no number.
 
-    Pods are counted from 0; workers beside a master are counted for themselves.
+    Pods are counted from 0. A PyTorchJob counts the workers beside its master for themselves, and its names have no
+    domain; those of the other kinds have one, and may end in ``-master`` before their number.
     """
-    found = re.fullmatch(r"([a-z0-9.-]*?)(-master)?-0((?:\.[a-z0-9.-]+)?)", first)
-    if found is None:
-        return []
-    stem, master, domain = found[1], found[2], found[3]
-    others = [f"{stem}-worker-{node - 1}" if master else f"{stem}-{node}" for node in range(1, nodes)]
-    return [first, *(f"{other}{domain}" for other in others)]
+    if master := re.fullmatch(r"([a-z0-9-]*)-master-0", first):
+        return [first, *(f"{master[1]}-worker-{number}" for number in range(nodes - 1))]
+    found = re.fullmatch(r"([a-z0-9.-]*?)-0((?:\.[a-z0-9.-]+)?)", first)
+    return [first, *(f"{found[1]}-{node}{found[2]}" for node in range(1, nodes))] if found else []
