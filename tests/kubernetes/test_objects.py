@@ -9,12 +9,16 @@ import os
 from pathlib import Path
 
 import pytest
+from kubernetes.kubectl_script_double import scripted
 from kubernetes.workloads import workload
 
 from seatrial import start
 from seatrial.errors import RequestError
+from seatrial.targets.kubernetes.applied_objects import AppliedObjects
+from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.objects import code_maps, code_volume, part_names
 from seatrial.targets.kubernetes.manifest.pod import seatrial_argv
+from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import Object, Workload
 
 
@@ -79,3 +83,16 @@ def test_runs_in_the_network_of_the_hosts_differ_in_their_port() -> None:
     ports = {workload(run=f"seatrial-{number:06x}").master_port for number in range(200)}
     assert len(ports) > 150
     assert all(20_000 <= port < 32_000 for port in ports)
+
+
+@pytest.mark.parametrize("bundle", [b"a bundle", None])
+@pytest.mark.parametrize("kind", ["job", "jobset", "trainjob"])
+def test_what_containers_wait_for_is_created_last(kind: str, bundle: bytes | None, tmp_path: Path) -> None:
+    """A container of an image with seatrial, which has no ConfigMap, could start before the NetworkPolicy."""
+    kubectl = Kubectl(program=scripted(tmp_path, ("*", f"cat > {tmp_path}/sent")), namespace="ml")
+    AppliedObjects(kubectl, kind, manifest(kind, workload(bundle=bundle))).apply()
+    kinds = [thing["kind"] for thing in json.loads((tmp_path / "sent").read_text())["items"]]
+    last = ["Secret", *("ConfigMap" for name in kinds if name == "ConfigMap")]
+    assert bool(bundle) == ("ConfigMap" in last)
+    assert kinds[-len(last) :] == last
+    assert "NetworkPolicy" in kinds

@@ -36,8 +36,9 @@ _KNOWN_S = 30.0
 this is a hundred times as long."""
 _PULL_SECRET_S = 10.0
 """OpenShift gives a new account the pull secret of its registry within seconds, and none where it has no registry."""
-_MOUNTED = "ConfigMap"
-"""The kind of object that is created last: no container starts before all of these are mounted."""
+_AWAITED = ("Secret", "ConfigMap")
+"""The kinds of objects that are created last, in this order: no container starts before all of them exist, and so none
+before the NetworkPolicy does. A run without a bundle has no ConfigMap."""
 _ACCOUNT_KINDS = ("SecurityContextConstraints", "ServiceAccount", "Role", "RoleBinding")
 
 
@@ -82,7 +83,10 @@ class AppliedObjects:
             if thing["kind"] == "ServiceAccount":
                 self._await_pull_secret(resource_name(thing))
         self._create_workload(workload)
-        later = sorted((thing for thing in others if thing not in first), key=lambda thing: thing["kind"] == _MOUNTED)
+        order = {kind: number for number, kind in enumerate(_AWAITED)}
+        later = sorted(
+            (thing for thing in others if thing not in first), key=lambda thing: order.get(thing["kind"], -1)
+        )
         uid = self._uids.get(self.workload)
         if later:
             self._create(later if uid is None else [_with_owner(thing, workload, uid) for thing in later])
