@@ -9,7 +9,7 @@ from typing import Literal
 
 from seatrial.conductor import rank_status
 from seatrial.conductor.cancellation import STOP_HEARD_S
-from seatrial.conductor.rank_status import Deadline, RankStatus, Suspicion
+from seatrial.conductor.rank_status import Deadline, RankStatus, Suspicion, entries_of
 from seatrial.protocol.events import TroubleEvent
 from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.protocol.timeouts import NODE_SILENT_S, PATIENCE_S
@@ -296,7 +296,7 @@ class HangDetector:
             kind="trouble",
             gen=generation,
             step=step,
-            seen=[suspicion.to_json() for suspicion in self.suspicions],
+            seen=entries_of(self.suspicions),
             waiting=[[rank, self.statuses[rank].phase] for rank in waiting[:MAX_STACKS]],
         )
 

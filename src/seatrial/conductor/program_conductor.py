@@ -27,7 +27,7 @@ from seatrial.conductor.program_failures import (
     only_stop_signals,
     only_witnesses,
 )
-from seatrial.conductor.rank_status import RankStatus, Suspicion
+from seatrial.conductor.rank_status import RankStatus, Suspicion, entries_of
 from seatrial.conductor.script_failures import advice, ended_ranks, how_stopped, peers, py_spy_hint, with_peers
 from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
 from seatrial.conductor.script_timeouts import late_failure
@@ -483,7 +483,7 @@ class ProgramConductor(BaseConductor):
                 kind="trouble",
                 gen=self._generation,
                 step=-1,
-                seen=[suspicion.to_json() for suspicion in failure.suspicions],
+                seen=entries_of(failure.suspicions),
                 waiting=[[rank, self._rank_statuses[rank].phase] for rank in left],
             )
         )

@@ -7,6 +7,7 @@ those of them that have not finished it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -30,6 +31,8 @@ _WAITS = (
 _INSIDE = (*_WAITS, "/torch/autograd/")
 """A backward pass waits for others, too; but while it uses CPU time it may as well compute."""
 
+_MOST_ENTRY_BYTES = 4 << 20
+"""Bytes of all entries of a ``trouble`` event as JSON, half of what a message can hold."""
 _CPU_NOISE_S = 0.2
 """CPU time that a waiting process may use within PATIENCE_S without counting as progress."""
 _UNKNOWN_S = 3 * STATUS_S
@@ -134,6 +137,17 @@ class Suspicion:
         subject: dict[str, object] = {"rank": self.rank} if self.node is None else {"node": self.node}
         waited_s = round(max(0.0, self.waited_s), 1)  # a rank may have moved since the deadline
         return {**subject, "how": self.how, "phase": self.phase, "waited_s": waited_s, "detail": self.detail}
+
+
+def entries_of(suspicions: Sequence[Suspicion]) -> list[dict[str, object]]:
+    """Return the entries of the ``trouble`` event, with texts of ranks so short that a message can hold all of them."""
+    entries = [suspicion.to_json() for suspicion in suspicions]
+    most = _MOST_ENTRY_BYTES // max(1, len(entries))
+    for entry in entries:
+        if len(json.dumps(entry)) > most:
+            # The parts that ranks may have written; a character outside of Unicode's first plane takes 12 bytes.
+            entry.update({key: str(entry[key])[: most // 40] for key in ("phase", "detail")})
+    return entries
 
 
 def dead(

@@ -17,7 +17,7 @@ from seatrial.conductor.check_events import CheckEvents, require_few_values
 from seatrial.conductor.config import State, TrialConfig
 from seatrial.conductor.hang_detector import HangDetector
 from seatrial.conductor.origin import MAX_STACK_CHARS, brief, cause_of, last_lines
-from seatrial.conductor.rank_status import RankStatus, Suspicion, dead
+from seatrial.conductor.rank_status import RankStatus, Suspicion, dead, entries_of
 from seatrial.conductor.steps import StepPlan, next_generation, ranges, without_network
 from seatrial.protocol.commands import AgentReport, DumpStack, NodeStepCommand, Quit, StartWorkers, StepCommand
 from seatrial.protocol.events import (
@@ -559,7 +559,7 @@ class TrialConductor(BaseConductor):
                 kind="trouble",
                 gen=self._generation,
                 step=self._number if self._at >= 0 else -1,
-                seen=[suspicion.to_json() for suspicion in suspicions],
+                seen=entries_of(suspicions),
                 waiting=[],
             )
         )
