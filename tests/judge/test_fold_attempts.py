@@ -200,3 +200,29 @@ def test_evidence_so_far_has_the_node_that_the_conductor_knows() -> None:
     evidence = evidence_so_far("compute", sorted(events, key=lambda event: event["src"]))
     assert {rank: seen.node_rank for rank, seen in evidence.ranks.items()} == {0: 0, 1: 0, 2: 1, 3: 1}
     assert evidence.hosts() == {0: "10.0.0.1", 1: "10.0.0.1", 2: "10.0.0.2", 3: "10.0.0.2"}
+
+
+class _SearchedList(list[int]):
+    """Stands for the ranks of a step; it notes how often somebody searches it from its beginning."""
+
+    searches = 0
+
+    def __contains__(self, rank: object) -> bool:
+        self.searches += 1
+        return super().__contains__(rank)
+
+
+def test_the_ranks_of_a_step_are_not_searched_for_each_entry() -> None:
+    """One rank may send a hundred thousand entries, in a step of as many ranks."""
+    stream = Stream().until("compute")
+    ranks = _SearchedList((0, 1))
+    (step,) = (event for event in stream.events if event["kind"] == "step" and event["check"] == "compute")
+    step["ranks"] = ranks
+    entry = {"check": "compute", "name": "x", "value": 1, "rank": 1}
+    of_another = {**entry, "check": "memory"}
+    stream.send("rank1.0", "facts", gen=0, step=step["step"], facts=[entry] * 50)
+    stream.send("rank1.0", "facts", gen=0, step=step["step"], facts=[*[entry] * 50, of_another])
+    trial = fold(stream.events)
+    assert len([fact for fact in trial.facts if fact.name == "x"]) == 50
+    assert any("of a step that its source was not asked for, from rank 1" in what for what in trial.missing)
+    assert ranks.searches == 0

@@ -27,10 +27,10 @@ from seatrial.protocol.events import SCHEMA, Cause
 from seatrial.protocol.fields import DamageError
 from seatrial.util.text import quoted
 
-_RANK = re.compile(r"rank(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})")
-_NODE = re.compile(r"node(0|[1-9]\d{0,8})")
+_RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
+_NODE = re.compile(r"node(0|[1-9][0-9]{0,8})")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
-_RECORDER = re.compile(r"recorder[1-9]\d{0,8}")
+_RECORDER = re.compile(r"recorder[1-9][0-9]{0,8}")
 _KNOWING = ("conductor", "hosts", "controller")
 """The sources that know where nodes are."""
 _HANDED = re.compile(r"handed\.[0-9a-f]{12}")
@@ -104,6 +104,8 @@ class Reader:
         self.started: dict[tuple[int, int], Event] = {}
         """(generation, rank) -> its ``rank`` event."""
         self.steps: dict[tuple[int, int], Event] = {}
+        self._asked: dict[tuple[int, int], dict[str, frozenset[int]]] = {}
+        """The ``ranks`` and ``nodes`` that were asked for each step."""
         """(generation, step) -> its ``step`` event."""
         self.step_ends: dict[tuple[int, int], tuple[Outcome, float]] = {}
         self.done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
@@ -232,8 +234,7 @@ class Reader:
             )
         else:
             entries = _entries(event, kind)
-            for entry in entries:
-                self._require_asked(event, entry, "ranks", rank)
+            self._require_asked(event, entries, "ranks", rank)
             # The whole event or nothing: half of a list would look like a whole one.
             if kind == "measurements":
                 self.measurements += [_measurement(entry, rank, generation) for entry in entries]
@@ -246,26 +247,28 @@ class Reader:
         ``field``: ``ranks`` or ``nodes``, with the number of the source. Raises DamageError for a step that was not
         begun, or that the conductor did not ask this source for.
         """
-        step = self.steps.get((fields.generation(event), fields.whole(event, "step")))
+        key = (fields.generation(event), fields.whole(event, "step"))
+        step = self.steps.get(key)
         if step is None and self._has_all_of_conductor():
             raise DamageError("of a step that was not begun")
-        if step is not None and number not in step.get(field, ()):
+        if step is not None and number not in self._asked[key][field]:
             raise DamageError(_NOT_ASKED)
         return step
 
-    def _require_asked(self, event: Event, entry: Any, field: str, number: int) -> None:
-        """Raise DamageError for an entry that is not of the check and stage of its step. Arguments as above."""
-        if not isinstance(entry, dict):
+    def _require_asked(self, event: Event, entries: list[Any], field: str, number: int) -> None:
+        """Raise DamageError for entries that are not of the check and stage of their step. Arguments as above."""
+        if not all(isinstance(entry, dict) for entry in entries):
             raise DamageError("not a record")
+        if not entries:
+            return
         step = self._step_asked_for(event, field, number)
         key = (fields.generation(event), fields.whole(event, "step"))
         # What an agent watches goes on after its step.
         if field == "ranks" and number in self.done[key]:
             # By then others may have measured again, and it would choose with whom these are compared.
             raise DamageError("of a step that its source had ended")
-        if step is not None and (
-            entry.get("check") != step["check"] or entry.get("stage", "measure") != step.get("stage", "measure")
-        ):
+        of_step = step and (step["check"], step.get("stage", "measure"))
+        if of_step and any((entry.get("check"), entry.get("stage", "measure")) != of_step for entry in entries):
             raise DamageError(_NOT_ASKED)
 
     def _require_rank(self, generation: int, rank: int, node: int | None = None) -> None:
@@ -336,8 +339,7 @@ class Reader:
         key = (fields.whole(event, "gen"), fields.whole(event, "step"))
         if kind == "facts":
             entries = _entries(event, "facts")
-            for entry in entries:
-                self._require_asked(event, entry, "nodes", node)
+            self._require_asked(event, entries, "nodes", node)
             self.facts += [_fact_of_node(entry, node, key[0]) for entry in entries]
             return
         self._step_asked_for(event, "nodes", node)
@@ -358,14 +360,16 @@ class Reader:
         if kind == "step_end":
             self.step_ends[key] = (_one_of(event, "outcome", _OUTCOMES), fields.number(event, "seconds"))
             return
-        fields.integers(event, "ranks"), fields.number(event, "timeout_s")
-        fields.integers({"nodes": event.get("nodes", [])}, "nodes")
+        fields.number(event, "timeout_s")
+        ranks, nodes = fields.integers(event, "ranks"), fields.integers({"nodes": event.get("nodes", [])}, "nodes")
         for name, form in (("check", _CHECK), ("stage", _STAGE)):
             if not form.fullmatch(fields.text(event, name)):
                 raise DamageError(name)
         if not fields.plain(event.get("round")):
             raise DamageError("round")
         self.steps[key] = event
+        # One source may send a hundred thousand entries.
+        self._asked[key] = {"ranks": frozenset(ranks), "nodes": frozenset(nodes)}
 
     def _from_conductor(self, kind: str, seq: int, event: Event) -> None:
         if kind == "run":
