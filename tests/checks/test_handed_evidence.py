@@ -104,6 +104,25 @@ def test_a_name_that_several_hosts_claim_drops_no_failure(results: tuple[HandedR
     assert "several hosts of this trial call themselves login-7" in finding.what
 
 
+@pytest.mark.parametrize(
+    ("others", "disputed", "places"),
+    [
+        # The honest host adds a domain; the other one claims the short name, or a longer one.
+        ({"login-7.cluster": 0, "login-7": 1}, (), {}),
+        ({"login-7.cluster": 0, "login-7.other": 1}, (), {}),
+        ({"login-7": 1}, ("login-7.cluster",), {}),
+        # Agents of one machine dispute nothing.
+        ({"login-7.cluster": 0, "login-7": 1}, (), {0: "10.0.0.1", 1: "10.0.0.1"}),
+    ],
+)
+def test_a_short_name_of_two_hosts_is_disputed(
+    others: dict[str, int], disputed: tuple[str, ...], places: dict[int, str]
+) -> None:
+    file = replace(DCGM, serials={"0": "S2", "1": "S3"}, node="login-7")
+    (finding,) = rule(file, others=others, disputed=frozenset(disputed), places=places).findings
+    assert ("several hosts of this trial call themselves login-7" in finding.what) == (not places)
+
+
 def test_a_device_that_no_rank_used_only_warns() -> None:
     (finding,) = rule(DCGM, used=(0,)).findings
     assert (finding.severity, "no rank used it" in finding.what) == ("warn", True)

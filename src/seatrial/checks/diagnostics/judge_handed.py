@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory
 from seatrial.devices.handed import HandedFile, HandedResult
@@ -15,6 +16,7 @@ from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.evidence.measurement import HANDED
 from seatrial.util.text import as_name
 
+Place = TypeVar("Place", str, int)
 _SHOWN = 3
 _LOOPBACK = ("127.", "::1", "localhost")
 
@@ -128,7 +130,7 @@ def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, 
     if file.problem:
         return Handed(file=file, unused=file.problem)
     known, names = _known_names(evidence), evidence.nodes
-    if file.node and file.node not in known and file.node in evidence.disputed_names:
+    if file.node and file.node not in known and file.node in {*evidence.disputed_names, *_disputed(evidence)}:
         why = f"several hosts of this trial call themselves {file.node}; name the node as the report does"
         return Handed(file=file, unused=why, has_disputed_name=True)
     if file.node and file.node not in known:
@@ -161,12 +163,25 @@ def _known_names(evidence: Evidence) -> dict[str, int]:
     given = {name: node for node, name in evidence.nodes.items()}
     short = _short_names(given)
     # What a host calls itself counts after the names of the controller, whole and short.
-    claimed = {**_only(_short_names(evidence.other_names)), **evidence.other_names}
+    disputed, claims = _disputed(evidence), {**_shortest(evidence.other_names), **evidence.other_names}
+    claimed = {name: node for name, node in claims.items() if name not in disputed}
     return {**{name: node for name, node in claimed.items() if name not in short}, **_only(short), **given}
 
 
-def _short_names(names: Mapping[str, int]) -> dict[str, set[int]]:
-    short = defaultdict[str, set[int]](set)
+def _disputed(evidence: Evidence) -> set[str]:
+    """Return the short names that hosts of several places claim, whole or with a domain: any may only say so."""
+    places = {name: evidence.places_of_nodes.get(node) or f"node {node}" for name, node in evidence.other_names.items()}
+    short = {name for name, of in _short_names(places).items() if len(of) > 1}
+    return short | _short_names(dict.fromkeys(evidence.disputed_names, 0)).keys()
+
+
+def _shortest(names: Mapping[str, int]) -> dict[str, int]:
+    """Return each short name with the first of its nodes."""
+    return {name: min(nodes) for name, nodes in _short_names(names).items()}
+
+
+def _short_names(names: Mapping[str, Place]) -> dict[str, set[Place]]:
+    short = defaultdict[str, set[Place]](set)
     for name, node in names.items():
         if not name.replace(".", "").isdigit():
             short[name.partition(".")[0]].add(node)
