@@ -148,6 +148,9 @@ def test_any_dictionaries_are_taken(messages: list[dict[str, Any]]) -> None:
         ("node0", "step_end"),
         ("conductor", "done"),
         ("rank0.0", "exit"),
+        # Digits of another script are none.
+        ("rank1\u0661.0", "done"),
+        ("node1\u0661", "node"),
     ],
 )
 def test_a_source_sends_only_its_own_kinds(src: str, kind: str) -> None:
@@ -274,7 +277,7 @@ def test_a_rank_has_one_word_on_its_kind(device_type: str, changes: dict[str, st
     stream = Stream()
     step = stream.begin("inventory")
     fact = Fact(check="inventory", name="inventory", value=value, rank=1)
-    stream.send("rank1.0", "facts", gen=0, step=step, facts=[fact.to_json()])
+    stream.send("rank1.0", "facts", gen=0, step=step, facts=[fact.to_json()] * 3)  # named once, however often
     for event in stream.events:
         if event["kind"] == "rank":
             event["device_type"] = device_type

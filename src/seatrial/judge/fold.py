@@ -350,7 +350,7 @@ def _unlike_inventory(reader: Reader) -> str:
     Both are read from one process. A rank is compared bit for bit with those of its kind only, which is what it says
     at its start, so that one that says something else would be compared with none.
     """
-    unlike = []
+    unlike = set[int]()
     for fact in reader.facts:
         event = reader.started.get((0, fact.rank)) if fact.rank is not None else None
         is_inventory = (fact.check, fact.name, fact.generation) == ("inventory", "inventory", 0)
@@ -361,10 +361,11 @@ def _unlike_inventory(reader: Reader) -> str:
             read += f"{fact.value.get('toolkit')} "
         is_same = f"{event.get('libraries') or ''} ".startswith(read)
         if not is_same or event.get("device") != fact.value.get("device"):
-            unlike.append(fact.rank)
+            unlike.add(fact.rank)
     if not unlike:
         return ""
-    return f"one device and one torch of {named_ranks(unlike)}: at its start it says another one than in `inventory`"
+    ranks = named_ranks(sorted(unlike))
+    return f"one device and one torch of {ranks}: at its start it says another one than in `inventory`"
 
 
 def _ranks_by_word(reader: Reader, field: str) -> dict[str, list[int]]:
