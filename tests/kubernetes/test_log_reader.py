@@ -131,6 +131,18 @@ def test_a_stream_that_breaks_where_a_clock_steps_back_resumes(known: int, tmp_p
     assert f"--since-time=2026-01-01T00:00:{since:02}Z" in second
 
 
+@pytest.mark.parametrize("at", ["01-01T00:00:00+99:99", "01-01T00:00:00+24:00", "02-30T00:00:00Z", "01-01T00:00:60Z"])
+def test_a_time_that_kubectl_refuses_is_text(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a break kubectl was called with it, and refused it for ever."""
+    once, bad = tmp_path / "once", f"2026-{at} a"
+    log = file_of(tmp_path, "log", b"2026-01-01T00:00:00.5+05:30 b\n")
+    first = f"if ! [ -e {once} ]; then touch {once}; echo {bad}; exit 1; fi"
+    monkeypatch.setattr(log_reader, "_RETRY_S", 0.1)
+    listener = Listener(tmp_path, (f"*since-time=2026-{at}*", "exit 1"), ("*", f"{first}; cat {log}"))
+    listener.all()
+    assert listener.texts == [bad, "b"]
+
+
 def test_a_new_event_ends_the_lines_that_are_known(tmp_path: Path) -> None:
     """The last known line has been rotated away, and the clock has stepped back since."""
     begin = file_of(tmp_path, "begin", at_times((30.5, "a"), (31.5, "b")))

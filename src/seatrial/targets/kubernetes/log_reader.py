@@ -15,6 +15,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import IO, Any
 
 from seatrial.conductor.event_allowance import EventAllowance
@@ -26,7 +27,7 @@ from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.disk_writer import WrittenFile
 
-_TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
+_TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d)(\.\d{1,9})?(Z|[+-](?:[01]\d|2[0-3]):[0-5]\d) ")
 _RETRY_S = 1.0
 _MAX_LINE_BYTES = 1 << 20
 """Longer lines are cut to bound the memory; none of ours is longer than 4,000 bytes."""
@@ -218,7 +219,7 @@ class PodLog:
         # A stream may be cut without an error. One that was opened after the end of the container and brought nothing
         # new proves that the log is complete.
         # A kubelet that cannot read the log says so in place of it, and kubectl ends with 0.
-        has_failed = code != 0 or (bool(self._buffer) and not _TIMESTAMP.match(self._buffer))
+        has_failed = code != 0 or (bool(self._buffer) and not _timestamp_of(self._buffer))
         self.failures = self.failures + 1 if has_failed else 0
         self.complete = self._ended_before and not (has_failed or self._discarding or self._has_news)
         if self.complete and self._buffer:
@@ -238,7 +239,7 @@ class PodLog:
 
     def _take_unended(self, line: bytes) -> None:
         """Take the last line of a complete log, which its writer has not ended: a rank that was killed, for one."""
-        timestamp = _TIMESTAMP.match(line)
+        timestamp = _timestamp_of(line)
         assert timestamp is not None
         text = line[timestamp.end() :]
         if not text.startswith(PREFIX):
@@ -246,7 +247,7 @@ class PodLog:
             self._on_text([text.decode(errors="replace")])
 
     def _read_line(self, line: bytes) -> Iterator[dict[str, Any]]:
-        timestamp = _TIMESTAMP.match(line)
+        timestamp = _timestamp_of(line)
         text = line[timestamp.end() :] if timestamp else line
         at = timestamp[1] + (timestamp[2] or b".").ljust(10, b"0") if timestamp else b""
         is_new = not timestamp or self._is_new(at, text)
@@ -311,6 +312,17 @@ class PodLog:
                     f" see what runs on {self.pod.node or 'its host'}"
                 )
             yield entry["message"]
+
+
+def _timestamp_of(line: bytes) -> re.Match[bytes] | None:
+    """Return the time at the beginning of a line, as kubectl takes it back; None where there is no such one."""
+    timestamp = _TIMESTAMP.match(line)
+    if timestamp is not None:
+        try:
+            datetime.fromisoformat(timestamp[1].decode())
+        except ValueError:
+            return None
+    return timestamp
 
 
 class PodLogs:
