@@ -23,6 +23,8 @@ import seatrial
 SHORT_TRIAL = ("run", "--only=inventory,collectives", "--", "smoke")
 HALF_WAY = "ranks are ready"
 """Text that the first pod of a trial prints when all ranks have started."""
+HAVE_MET = "] bootstrap "
+"""Text that it prints when its ranks have met: for the loss of one until then no node is to blame."""
 HELD = {"SEATRIAL_PLANT": "hang@collectives:1"}
 """Makes a short trial last 15 s longer; otherwise it ends within half a second on a fast machine."""
 RIGHTS_SCRIPT = (

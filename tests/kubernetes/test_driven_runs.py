@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes.double.cluster import Cluster
-from kubernetes.driven import HALF_WAY, HELD, SHORT_TRIAL, await_in_logs, driven, plant_after, stop
+from kubernetes.driven import HALF_WAY, HAVE_MET, HELD, SHORT_TRIAL, await_in_logs, driven, plant_after, stop
 
 pytestmark = pytest.mark.cluster
 
@@ -63,7 +63,7 @@ def test_a_pod_out_of_memory_before_the_first_runs_is_named(cluster: Cluster, tm
 def test_a_pod_out_of_memory_is_a_lost_node(target: str, pods: str, cluster: Cluster, tmp_path: Path) -> None:
     if target == "mpijob" and shutil.which("mpirun") is None:
         pytest.skip("no mpirun")
-    meanwhile = plant_after(cluster, HALF_WAY, {"fault": "oom-killed", "pods": pods})
+    meanwhile = plant_after(cluster, HAVE_MET, {"fault": "oom-killed", "pods": pods})
     ended = driven(cluster, tmp_path / "out", SHORT_TRIAL, target, meanwhile=meanwhile, env=HELD)
     assert ended.code == 1, ended.said
     (blamed,) = ended.blames
