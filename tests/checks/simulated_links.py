@@ -50,8 +50,6 @@ class SimulatedCluster:
     """By rank, where it is not 1."""
     places: Mapping[int, str] = field(default_factory=dict)
     """Node -> from where it joined."""
-    one_vote: frozenset[int] = frozenset()
-    """As of ``Evidence``."""
     agent_per_rank: bool = False
     """Whether each rank is a node, and the nodes of one machine joined from one place."""
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -82,7 +80,6 @@ class SimulatedCluster:
             backend="gloo",
             device_type=self.device_type,
             places_of_nodes=self.places or own,
-            one_vote=self.one_vote,
         )
 
     def rate(self, source: int, target: int) -> float:

@@ -70,21 +70,6 @@ def test_a_host_that_claims_to_be_many_machines_has_one_vote() -> None:
         assert difference.majority == majority
 
 
-def test_machines_that_nobody_tells_apart_have_one_vote_together() -> None:
-    of = evidence(("a", 0), ("b", 1), ("liar", 2), ("liar", 3))
-    joined = replace(of, places_of_nodes={node: f"10.0.0.{node}" for node in range(4)})
-    told = replace(joined, one_vote=frozenset({1, 2, 3}))
-    values = dict(enumerate(("usual", "odd", "odd", "odd")))
-    for known, majority in ((joined, "odd"), (told, None)):
-        difference = split(values, machines(known, {}))
-        assert difference is not None
-        assert difference.majority == majority
-    # The host that conducts is trusted with the verdict: with it they make a majority.
-    difference = split({**values, 1: "usual"}, machines(told, {}))
-    assert difference is not None
-    assert difference.odd == {"odd": (2, 3)}
-
-
 def test_a_thousand_agents_without_a_report() -> None:
     of = evidence(*((f"n{node}", node) for node in range(1000)))
     assert len(machines(of, {})) == 1000

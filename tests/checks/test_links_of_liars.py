@@ -318,19 +318,3 @@ def test_the_reason_of_a_failure_stands_in_quotes() -> None:
     assert finding.culprit.name == "node n2"
     assert 'carries nothing ("10 GB/s). node n3 is broken (' in finding.what
     assert len(finding.what) < 400
-
-
-@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
-def test_hosts_that_nobody_tells_apart_accuse_the_network_only(device_type: str) -> None:
-    """They may be one machine at several addresses. One of them that the host that conducts accuses, too, is named."""
-    for one_vote, slow, kind in (
-        (frozenset[int](), 0, "node"),
-        (frozenset({1, 2, 3}), 0, "fabric"),
-        (frozenset({1, 2, 3}), 2, "node"),
-    ):
-        ruling = SimulatedCluster(
-            nodes=4, device_type=device_type, slow=slow_node(slow, 0.1), one_vote=one_vote
-        ).trial()
-        (finding,) = (finding for finding in ruling.findings if finding.severity == "fail")
-        assert finding.culprit.kind == kind
-        assert ("network between node n0 and the others" in finding.what) == (kind == "fabric")

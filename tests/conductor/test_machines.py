@@ -13,37 +13,32 @@ from seatrial.conductor.machines import Layout, machines_of
 from seatrial.conductor.trial_conductor import TrialConductor
 from seatrial.evidence.statistics import minority
 from seatrial.judge.fold import evidence_so_far
-from seatrial.protocol.events import ONE_VOTE
 
 
-def hosts(places: str, ranks_here: int, machines: int | None = None) -> str:
-    """Return the host of each node, a letter for a host; ``?`` for those that have one vote together."""
-    found = machines_of(dict(enumerate(places)), Layout(ranks_here=ranks_here, machines=machines))
-    return "".join("?" if node in found.one_vote else place for node, place in sorted(found.places.items()))
+def hosts(places: str, ranks_here: int, machines: int) -> str:
+    """Return the place of each node, a letter for a place."""
+    found, _ = machines_of(dict(enumerate(places)), Layout(ranks_here=ranks_here, machines=machines))
+    return "".join(place for _, place in sorted(found.items()))
 
 
 @pytest.mark.parametrize(
     ("places", "ranks_here", "machines", "seen"),
     [
-        # A liar with two network namespaces, and one whose ranks were dealt out in turn.
+        # A liar with two network namespaces.
         ("aabbxy", 2, 3, "aabbxx"),
-        ("aabbxy", 2, None, "aabbxx"),
-        ("aaabbbxyz", 3, None, "aaabbbxxx"),
-        ("aaabbbxyx", 3, None, "aaabbbxxx"),
-        ("abxaby", 2, None, "ab?ab?"),
-        ("axay", 2, 2, "a?a?"),
-        # With more ranks than the others have.
-        ("axy", 1, 2, "a??"),
-        ("abxyz", 1, 3, "a????"),
-        ("aabxy", 2, None, "aa???"),
-        ("aabbx", 2, None, "aa???"),
-        # A liar adds itself to a machine that others are at.
-        ("aabbbx", 2, 3, "aabbbx"),
+        ("aaabbbxyz", 3, 3, "aaabbbxxx"),
+        ("aaabbbxyx", 3, 3, "aaabbbxxx"),
+        # And one whose ranks were dealt out in turn.
+        ("abxaby", 2, 3, "abxabx"),
+        ("axay", 2, 2, "axax"),
+        # Beside machines behind one router.
+        ("aabbbbxy", 2, 4, "aabbbbxx"),
+        ("abbxabby", 2, 4, "abbxabbx"),
+        # Honest machines at several addresses each.
+        ("aabcdefg", 2, 4, "aabbddff"),
     ],
 )
-def test_a_machine_at_several_addresses_has_one_vote(
-    places: str, ranks_here: int, machines: int | None, seen: str
-) -> None:
+def test_a_machine_at_several_addresses_has_one_place(places: str, ranks_here: int, machines: int, seen: str) -> None:
     assert hosts(places, ranks_here, machines) == seen
 
 
@@ -51,47 +46,40 @@ def test_a_machine_at_several_addresses_has_one_vote(
     ("places", "ranks_here", "machines"),
     [
         ("aabbcc", 2, 3),
-        ("abcabc", 2, None),
-        ("abc", 1, None),
+        ("abcabc", 2, 3),
+        ("abc", 1, 3),
         # Containers of one machine, or machines behind one address.
         ("aabbbb", 2, 3),
         ("aaaa", 2, 2),
         ("aaaa", 1, 4),
-        # Machines with different numbers of ranks.
+        # Machines with different numbers of ranks: nobody knows which agents are on one.
         ("abb", 1, 2),
         ("aabccc", 2, 3),
-        ("aab", 2, None),
+        ("aaaabxxxxxxx", 4, 3),
+        ("aab", 2, 2),
+        ("axy", 1, 2),
+        # A machine that the ranks were dealt out to, and one that was filled.
+        ("abaabb", 2, 3),
     ],
 )
-def test_machines_at_one_address_each_stay_as_they_are(places: str, ranks_here: int, machines: int | None) -> None:
-    found = machines_of(dict(enumerate(places)), Layout(ranks_here=ranks_here, machines=machines))
-    assert found.places == dict(enumerate(places))
-    assert (found.one_vote, found.notes) == (frozenset(), ())
-
-
-def test_honest_machines_at_several_addresses_each_keep_their_vote() -> None:
-    assert hosts("aabcdefg", 2) == "aabbddff"
-    # Behind a proxy no place is known, and each node has its number.
-    found = machines_of({0: "0", 1: "1", 2: "2", 3: "3"}, Layout(ranks_here=2))
-    assert (found.places, found.notes) == ({0: "0", 1: "0", 2: "2", 3: "2"}, ())
+def test_other_places_stay_as_they_are(places: str, ranks_here: int, machines: int) -> None:
+    assert hosts(places, ranks_here, machines) == places
 
 
 def test_a_note_names_the_addresses_of_one_machine() -> None:
     places = dict(enumerate(("this machine", "this machine", "10.0.0.2", "10.0.0.3")))
-    (note,) = machines_of(places, Layout(ranks_here=2)).notes
-    assert note == "agents of one machine joined from several addresses: nodes 2 to 3 from 10.0.0.2, 10.0.0.3"
-    (note,) = machines_of(places, Layout(ranks_here=1, machines=2)).notes
-    assert "which of the 2 addresses 10.0.0.2, 10.0.0.3 are of one machine" in note
+    _, (note,) = machines_of(places, Layout(ranks_here=2, machines=2))
+    assert note == "agents of one machine joined from several addresses: nodes 2, 3 from 10.0.0.2, 10.0.0.3"
+    # Behind a proxy no place is known, and each node has its number.
+    assert machines_of({0: "0", 1: "1"}, Layout(ranks_here=2, machines=1)) == ({0: "0", 1: "0"}, ())
 
 
-@pytest.mark.parametrize(("ranks_here", "num_hosts"), [(2, 2), (1, 2)])
-def test_a_conductor_hands_its_votes_to_the_judge(ranks_here: int, num_hosts: int) -> None:
-    layout = Layout(ranks_here=ranks_here, machines=2)
+def test_a_conductor_hands_the_places_to_the_judge() -> None:
     settings = TrialConfig(
         run="r",
         nodes=4,
         nproc_per_node=1,
-        layout=layout,
+        layout=Layout(ranks_here=2, machines=2),
         steps=(),
         deadline_s=60.0,
         env={},
@@ -104,12 +92,9 @@ def test_a_conductor_hands_its_votes_to_the_judge(ranks_here: int, num_hosts: in
         events += conductor.join(node, 1.0, place).events
     begun = next(event for event in events if event["kind"] == "generation")
     assert [event["severity"] for event in events if event["kind"] == "note"] == ["info"]
-    evidence = evidence_so_far("inventory", [begun])
-    assert evidence.one_vote == (frozenset() if ranks_here == 2 else frozenset({2, 3}))
-    told = evidence.hosts_of_nodes
-    assert len(set(told.values())) == num_hosts
-    assert told[2] == told[3] == ("10.0.0.2" if ranks_here == 2 else ONE_VOTE)
-    assert minority({0: "old", 1: "old", 2: "new", 3: "new"}, told).majority is None
+    places = evidence_so_far("inventory", [begun]).places_of_nodes
+    assert [*places.values()] == ["this machine", "this machine", "10.0.0.2", "10.0.0.2"]
+    assert minority({0: "old", 1: "old", 2: "new", 3: "new"}, places).majority is None
 
 
 def test_of_a_program_one_machine_at_two_addresses_finishes_once() -> None:

@@ -18,7 +18,7 @@ from seatrial.conductor.machines import machines_of
 from seatrial.conductor.origin import brief, take_number, validate_form, validate_origin
 from seatrial.conductor.rank_status import RankStatus
 from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
-from seatrial.protocol.events import ONE_VOTE, EndEvent, Event, InterruptedEvent, NoteEvent
+from seatrial.protocol.events import EndEvent, Event, InterruptedEvent, NoteEvent
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, HEARTBEAT_S, NODE_SILENT_S, OUTPUT_S
 
 END_S = 10.0
@@ -42,8 +42,6 @@ class BaseConductor(ABC):
         """Node that joined -> time of its last message."""
         self._places: dict[int, str] = {}
         """Node that joined -> the host of the request, else the address that it joined from."""
-        self._one_vote = frozenset[int]()
-        """Nodes that have one vote together, as of ``Machines``."""
         self._numbers: dict[str, int] = {}
         """Source -> the number of its last event."""
         self._gone: set[int] = set()
@@ -207,20 +205,12 @@ class BaseConductor(ABC):
     def _find_machines(self) -> None:
         """Let the agents of one machine have one place, as far as the launcher tells: all have joined."""
         if self._config.layout is not None:
-            machines = machines_of(self._places, self._config.layout)
-            self._places, self._one_vote = dict(machines.places), machines.one_vote
-            for text in machines.notes:
+            self._places, notes = machines_of(self._places, self._config.layout)
+            for text in notes:
                 self._note(text)
 
-    def _hosts_of_nodes(self) -> dict[int, str]:
-        """Return by node the host that has one vote."""
-        return {**self._places, **dict.fromkeys(self._one_vote, ONE_VOTE)}
-
-    def _host_of(self, rank: int) -> str:
-        return self._hosts_of_nodes()[self._nodes[rank]]
-
     def _num_hosts(self) -> int:
-        return len(set(self._hosts_of_nodes().values()))
+        return len(set(self._places.values()))
 
     def _is_silent(self, node: int) -> bool:
         return self._read_until - self._heard_at.get(node, self._read_until) > NODE_SILENT_S

@@ -229,7 +229,7 @@ class ProgramConductor(BaseConductor):
         if not isinstance(event["lines"], list):
             raise TypeError(f"the lines of the result of rank {rank} are no list")
         self._results[rank] = code
-        if (host := self._host_of(rank)) not in self._finished_hosts:
+        if (host := self._places[self._nodes[rank]]) not in self._finished_hosts:
             had_most = self._most_finished()
             self._finished_hosts.add(host)
             first_or_most = len(self._finished_hosts) == 1 or (self._most_finished() and not had_most)
@@ -466,7 +466,7 @@ class ProgramConductor(BaseConductor):
         return Loss(node=node, at=now, detail=detail, unheard_s=unheard_s, is_silent=silent)
 
     def _lost_nodes(self, losses: list[Loss]) -> Failure:
-        return lost_nodes(losses, self._hosts_of_nodes(), ends_together=self._config.ends_together)
+        return lost_nodes(losses, self._places, ends_together=self._config.ends_together)
 
     def _give_up(self, nodes: Mapping[int, str], now: float) -> None:
         """Stop: no rank is running, and without these nodes none will. ``nodes``: node -> how it was lost."""

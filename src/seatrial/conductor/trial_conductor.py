@@ -107,8 +107,6 @@ class TrialConductor(BaseConductor):
         rows = [[rank, self._nodes[rank], self._local_rank(rank)] for rank in self._ranks]
         places = {str(node): place for node, place in sorted(self._places.items())}
         self._begun = GenerationEvent(kind="generation", gen=self._generation, ranks=rows, places_of_nodes=places)
-        if self._one_vote:
-            self._begun["one_vote"] = sorted(self._one_vote)
         self._record(self._begun)
         if self._plan and self._plan[0].scope == "agents":
             self._next_step(now)
@@ -120,8 +118,7 @@ class TrialConductor(BaseConductor):
         self.state = State.START
         self._shared = {}
         self._note_started(self._ranks)
-        of_nodes = self._hosts_of_nodes()
-        hosts = {rank: of_nodes[self._nodes[rank]] for rank in self._ranks}
+        hosts = {rank: self._places[self._nodes[rank]] for rank in self._ranks}
         self._hang_detector = HangDetector(hosts, min(now + config.start_timeout_s, self._deadline), now)
         by_node, all_ranks = self._by_node(self._ranks), ranges(self._ranks)
         for node in self._heard_at:

@@ -8,7 +8,6 @@ from typing import Any
 
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.schema_types import Whole
-from seatrial.protocol.events import ONE_VOTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +76,6 @@ class Evidence:
     places_of_nodes: Mapping[int, str] = field(default_factory=dict)
     """Number of a node -> its place as the controller knows it: nodes of one machine have the same one, and a host that
     lies cannot choose that of another."""
-    one_vote: frozenset[int] = frozenset()
-    """Numbers of nodes at several places of which nobody knows which are on one machine."""
     nodes: Mapping[int, str] = field(default_factory=dict)
     """Host name of each node whose agent was asked to carry out the check and did, by number."""
     other_names: Mapping[str, int] = field(default_factory=dict)
@@ -88,13 +85,7 @@ class Evidence:
 
     def hosts(self) -> dict[int, str]:
         """Return by rank its host, as the controller knows it where it does: a host may have any number of names."""
-        hosts = self.hosts_of_nodes
-        return {rank: hosts.get(record.node_rank) or record.node for rank, record in self.ranks.items()}
-
-    @property
-    def hosts_of_nodes(self) -> dict[int, str]:
-        """``places_of_nodes``, with one host for all that have one vote together."""
-        return {**self.places_of_nodes, **dict.fromkeys(self.one_vote, ONE_VOTE)}
+        return {rank: self.places_of_nodes.get(record.node_rank) or record.node for rank, record in self.ranks.items()}
 
     def node_numbers(self) -> dict[int, int]:
         """Return by rank the number of its node."""

@@ -159,7 +159,6 @@ def evidence_of(trial: Trial, check: str) -> Evidence:
         device_type=trial.device_type,
         rounds=trial.rounds.get(check, {}),
         places_of_nodes=trial.places_of_nodes,
-        one_vote=trial.one_vote,
         nodes={
             node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)
         },

@@ -97,7 +97,6 @@ class Reader:
         """Generations that ranks sent events from."""
         self.generations: dict[int, dict[int, tuple[int, int]]] = {}
         self.places_of_nodes: dict[int, str] = {}
-        self.one_vote = frozenset[int]()
         """Number of a node -> its place, as the conductor knows it."""
         self.slurm_nodes: dict[int, str] = {}
         """Number of a node -> its name in Slurm's layout."""
@@ -387,12 +386,11 @@ class Reader:
         if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 3 for row in rows):
             raise DamageError("ranks")
         placed = [tuple(fields.whole({"ranks": entry}, "ranks") for entry in row) for row in rows]
-        one_vote = frozenset(fields.integers({"one_vote": [], **event}, "one_vote"))
         generation = fields.generation(event)
         if len({row[0] for row in placed}) < len(placed) or generation in self.generations:
             raise DamageError("sent twice")
         self.generations[generation] = {row[0]: (row[1], row[2]) for row in placed}
-        self.places_of_nodes, self.one_vote = places, one_vote
+        self.places_of_nodes = places
 
     def _trouble(self, order: int, event: Event) -> None:
         entries = event.get("seen")

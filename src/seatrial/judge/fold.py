@@ -109,7 +109,6 @@ def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence
         nodes={fact.node_rank: f"node {fact.node_rank}" for fact in reader.facts if fact.node_rank is not None},
         rounds=_rounds(reader).get(check, {}),
         places_of_nodes=reader.places_of_nodes,
-        one_vote=reader.one_vote,
     )
 
 
@@ -270,7 +269,6 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         steps=tuple(_step(reader, key) for key in sorted(reader.steps)),
         rounds=_rounds(reader),
         places_of_nodes=reader.places_of_nodes,
-        one_vote=reader.one_vote,
         measurements=_measurements(reader, ranks),
         facts=tuple(reader.facts),
         errors=tuple(reader.errors),

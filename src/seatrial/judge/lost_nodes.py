@@ -50,7 +50,7 @@ def blame_lost_nodes(view: StepView) -> list[Finding]:
 
 def _hosts(view: StepView, nodes: Collection[int]) -> dict[int, str]:
     """Return the host of each node: each rank may have a separate agent. A node whose place is not known is one."""
-    return {node: view.trial.hosts_of_nodes.get(node) or f"node {node}" for node in nodes}
+    return {node: view.trial.places_of_nodes.get(node) or f"node {node}" for node in nodes}
 
 
 def _conducting(view: StepView) -> frozenset[int] | None:

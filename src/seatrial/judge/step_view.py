@@ -267,7 +267,7 @@ def _num_hosts(trial: Trial, generation: int) -> int:
 def host_of(trial: Trial, rank: int) -> str:
     """Return the host of a rank, as the controller knows it where it does."""
     record = trial.ranks.get(rank)
-    return "" if record is None else trial.hosts_of_nodes.get(record.node_rank) or record.node
+    return "" if record is None else trial.places_of_nodes.get(record.node_rank) or record.node
 
 
 def _may_come_from_others(trial: Trial, ending: ExitRecord) -> bool:

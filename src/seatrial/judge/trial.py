@@ -12,7 +12,7 @@ from seatrial.evidence.evidence import RankRecord
 from seatrial.evidence.findings import Severity
 from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.schema_types import Whole
-from seatrial.protocol.events import ONE_VOTE, THIS_MACHINE, Cause
+from seatrial.protocol.events import THIS_MACHINE, Cause
 from seatrial.util.text import quoted
 
 Outcome = Literal["done", "trouble", "deadline", "interrupted"]
@@ -253,8 +253,6 @@ class Trial:
     steps: tuple[StepRecord, ...]
     places_of_nodes: Mapping[int, str]
     """Number of a node -> its place, as of ``Evidence``."""
-    one_vote: frozenset[int]
-    """Numbers of nodes that have one vote together, as of ``Evidence``."""
     rounds: Mapping[str, Mapping[str, Any]]
     """By check and stage: what the conductor asked for in the further rounds of generation 0."""
     measurements: tuple[Measurement, ...]
@@ -291,11 +289,6 @@ class Trial:
         """Return the number of nodes whose agents joined: of machines, where a launcher started one agent a rank."""
         is_of_ranks = self.job.get("nproc_per_node") == 1 and any(seen.local_rank for seen in self.ranks.values())
         return len(self.machines()) if is_of_ranks else len(self.nodes)
-
-    @property
-    def hosts_of_nodes(self) -> dict[int, str]:
-        """``places_of_nodes``, with one host for all that have one vote together."""
-        return {**self.places_of_nodes, **dict.fromkeys(self.one_vote, ONE_VOTE)}
 
     def machines(self) -> set[tuple[str, str, str]]:
         """Return the key of each machine whose agents joined."""

@@ -20,8 +20,6 @@ Cause = Literal["memory", "device", "setup", "fabric", "request", "own"]
 """Why a rank failed, as it says; ``setup``: the driver, the libraries or other processes keep it from using its device;
 ``own``: a bug in seatrial."""
 THIS_MACHINE = "this machine"
-ONE_VOTE = "hosts that nobody tells apart"
-"""The host of all ranks of ``GenerationEvent.one_vote``."""
 """The place of a node that joined from the machine of the controller, by whatever address of it."""
 
 
@@ -87,8 +85,6 @@ class NodeEvent(_NodeEventOptional):
 class _GenerationEventOptional(Header, total=False):
     places_of_nodes: dict[str, str]
     """By number of the node: the host of the request, else the address that its agent joined from. In a trial."""
-    one_vote: list[int]
-    """Nodes of several places of which nobody knows which are on one machine: together they have one vote."""
 
 
 class GenerationEvent(_GenerationEventOptional):

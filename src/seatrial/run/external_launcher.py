@@ -73,7 +73,7 @@ class Rendezvous:
     is_of_nodes: bool = False
     """Whether each node has one agent."""
     layout: Layout | None = None
-    """The ranks of all machines, as the launcher tells them, where each rank has an agent."""
+    """The ranks of all machines, where each rank has an agent and the launcher tells them: mpirun does not."""
 
     @property
     def agent_token(self) -> str:
@@ -265,7 +265,7 @@ def find_rendezvous(identity: Identity, environ: Mapping[str, str], *, unprotect
 
 
 def _layout(identity: Identity) -> Layout | None:
-    if identity.level != "rank" or not identity.local_world_size:
+    if identity.level != "rank" or not identity.local_world_size or not identity.nnodes:
         return None
     return Layout(ranks_here=identity.local_world_size, machines=identity.nnodes)
 

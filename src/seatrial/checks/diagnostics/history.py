@@ -48,9 +48,9 @@ class NodeHistory:
         """Return each step with what the device did in it."""
         return self.windows_by_device.get(uuid, ())
 
-    def host(self, hosts_of_nodes: Mapping[int, str]) -> str:
+    def host(self, places_of_nodes: Mapping[int, str]) -> str:
         """Return the host, as the controller knows it where it does: one vote, under whatever names."""
-        return hosts_of_nodes.get(self.node_rank) or self.node
+        return places_of_nodes.get(self.node_rank) or self.node
 
     def culprit(self, device: DeviceState) -> Culprit:
         """Return a device as a finding names it."""

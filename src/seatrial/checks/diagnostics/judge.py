@@ -63,13 +63,13 @@ def _judge_readable(
         if evidence.device_type != "cuda" and len(nodes) == len(evidence.nodes):
             return replace(of_files, not_applicable="" if handed or damaged else "no node has a GPU")
         return Ruling.merge((Ruling(unjudged=(f"{NO_STATE}: no driver showed a device",)), of_files))
-    hosts = evidence.hosts_of_nodes
+    places = evidence.places_of_nodes
     findings = [finding for history in nodes for finding in _of_node(history, params)]
     findings += [
         *_utilization(nodes, params),
-        *_links(nodes, hosts),
-        *_cliques(nodes, hosts),
-        *unlike_most(nodes, hosts),
+        *_links(nodes, places),
+        *_cliques(nodes, places),
+        *unlike_most(nodes, places),
     ]
     # Without the last state nobody knows what rose: that node may have had any fault.
     unread = [*silent, *(each.node for each in nodes if not each.before.devices or each.after is None)]
@@ -210,7 +210,7 @@ def _utilization(nodes: tuple[NodeHistory, ...], params: Params) -> Iterator[Fin
             yield Finding(severity="warn", check=NAME, what=what, culprit=culprit, measured=measured, limit=limit)
 
 
-def _links(nodes: tuple[NodeHistory, ...], hosts_of_nodes: Mapping[int, str]) -> Iterator[Finding]:
+def _links(nodes: tuple[NodeHistory, ...], places: Mapping[int, str]) -> Iterator[Finding]:
     """Yield a warning for each device with fewer active links than most others of its model."""
     counts = defaultdict[str, list[tuple[int, NodeHistory, DeviceState]]](list)
     for history in nodes:
@@ -218,7 +218,7 @@ def _links(nodes: tuple[NodeHistory, ...], hosts_of_nodes: Mapping[int, str]) ->
             if device.nvlinks_active is not None and device.uuid in history.used and not device.problem:
                 counts[device.model].append((device.nvlinks_active, history, device))
     for model, entries in counts.items():
-        hosts = {number: history.host(hosts_of_nodes) for number, (_, history, _) in enumerate(entries)}
+        hosts = {number: history.host(places) for number, (_, history, _) in enumerate(entries)}
         usual = minority({number: active for number, (active, _, _) in enumerate(entries)}, hosts).majority
         for active, history, device in entries:
             if len(entries) >= _FEW_DEVICES and isinstance(usual, int) and active < usual:
@@ -234,7 +234,7 @@ def _links(nodes: tuple[NodeHistory, ...], hosts_of_nodes: Mapping[int, str]) ->
                 )
 
 
-def _cliques(nodes: tuple[NodeHistory, ...], hosts_of_nodes: Mapping[int, str]) -> Iterator[Finding]:
+def _cliques(nodes: tuple[NodeHistory, ...], places: Mapping[int, str]) -> Iterator[Finding]:
     """Yield a warning for devices of a fabric that cannot reach most others of it by NVLink (NVL72: several nodes)."""
     fabrics = defaultdict[str, list[tuple[str, NodeHistory, DeviceState]]](list)
     for history in nodes:
@@ -243,7 +243,7 @@ def _cliques(nodes: tuple[NodeHistory, ...], hosts_of_nodes: Mapping[int, str]) 
             if fabric and device.uuid in history.used and not device.problem:
                 fabrics[fabric].append((clique, history, device))
     for entries in fabrics.values():
-        hosts = {number: history.host(hosts_of_nodes) for number, (_, history, _) in enumerate(entries)}
+        hosts = {number: history.host(places) for number, (_, history, _) in enumerate(entries)}
         usual = minority({number: clique for number, (clique, _, _) in enumerate(entries)}, hosts).majority
         for clique, history, device in entries:
             if len(entries) >= _FEW_DEVICES and usual is not None and clique != usual:

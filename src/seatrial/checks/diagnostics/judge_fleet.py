@@ -44,10 +44,10 @@ _SETTINGS = (
 _Entry = tuple[NodeHistory, DeviceState]
 
 
-def unlike_most(nodes: tuple[NodeHistory, ...], hosts_of_nodes: Mapping[int, str]) -> Iterator[Finding]:
+def unlike_most(nodes: tuple[NodeHistory, ...], places: Mapping[int, str]) -> Iterator[Finding]:
     """Yield a finding for each setting in which some devices differ from most others of their model.
 
-    ``hosts_of_nodes``: as of ``Evidence``.
+    ``places``: as of ``Evidence``.
     """
     models, capped = defaultdict[str, list[_Entry]](list), defaultdict[tuple[float, float], list[_Entry]](list)
     for history in nodes:
@@ -56,7 +56,7 @@ def unlike_most(nodes: tuple[NodeHistory, ...], hosts_of_nodes: Mapping[int, str
                 models[device.model].append((history, device))
     for entries in models.values():
         for setting in _SETTINGS:
-            yield from _unlike(setting, entries, hosts_of_nodes)
+            yield from _unlike(setting, entries, places)
         for history, device in entries:
             limit, default = device.power_limit_w, device.power_default_limit_w
             if limit is not None and default is not None and limit < default:
@@ -66,7 +66,7 @@ def unlike_most(nodes: tuple[NodeHistory, ...], hosts_of_nodes: Mapping[int, str
         yield Finding(severity="info", check=NAME, what=what, culprit=NOBODY)
 
 
-def _unlike(setting: _Setting, entries: list[_Entry], hosts_of_nodes: Mapping[int, str]) -> Iterator[Finding]:
+def _unlike(setting: _Setting, entries: list[_Entry], places: Mapping[int, str]) -> Iterator[Finding]:
     values = {
         number: value
         for number, (_, device) in enumerate(entries)
@@ -74,7 +74,7 @@ def _unlike(setting: _Setting, entries: list[_Entry], hosts_of_nodes: Mapping[in
     }
     if len(values) < _FEW_DEVICES:
         return
-    vote = minority(values, {number: history.host(hosts_of_nodes) for number, (history, _) in enumerate(entries)})
+    vote = minority(values, {number: history.host(places) for number, (history, _) in enumerate(entries)})
     others = defaultdict[Hashable, list[_Entry]](list)
     for number in vote.odd:
         others[values[number]].append(entries[number])

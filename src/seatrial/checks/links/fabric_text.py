@@ -73,23 +73,12 @@ class FabricText:
             return Culprit(kind="link", name=name, ranks=ranks, nodes=nodes)
         if suspect.kind in ("node", "device"):
             name = self.member_name(ranks[0])
-            if self._is_accused_by_one(ranks[0]):
-                members = self.fabric.topology.members
-                nodes = tuple(dict.fromkeys(self.evidence.ranks[rank].node for rank in members))
-                name = f"the network between {name} and the others, which nobody tells apart"
-                return Culprit(kind="fabric", name=name, ranks=members, nodes=nodes)
             if self.fabric.name != BETWEEN_NODES:
                 return Culprit(kind="device", name=name, ranks=ranks, nodes=nodes)
             ranks = next(each for each in ranks_of_hosts(self.evidence).values() if ranks[0] in each)
             return Culprit(kind="node", name=name, ranks=ranks, nodes=nodes)
         name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else f"communication inside {nodes[0]}"
         return Culprit(kind="fabric", name=name, ranks=ranks, nodes=nodes)
-
-    def _is_accused_by_one(self, rank: int) -> bool:
-        """Return whether all other members of a fabric between nodes may be on one machine, which may lie."""
-        hosts = self.evidence.hosts()
-        others = {hosts[member] for member in self.fabric.topology.members if member != rank}
-        return not self.fabric.inside and bool(self.evidence.one_vote) and len(others) == 1
 
     def finding(self, suspect: Suspect, diagnosis: Diagnosis, cost: Cost | None) -> Finding:
         """Return the finding on one culprit: its value, that of its peers, the reasons, and what to do.

@@ -47,7 +47,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     all_closed = _union(closed)
     addresses = {node: entry.places["data"][0] for node, entry in seen.nodes.items()}
     findings = [duplicate_finding(seen, address, nodes) for address, nodes in doubled.items()]
-    hosts = {node: entry.host_of_node for node, entry in seen.nodes.items()}
+    hosts = {node: entry.place_of_node for node, entry in seen.nodes.items()}
     causes = find_causes(all_closed, seen.tried, addresses, hosts)
     other = chosen_interface(evidence, params)
     findings += [closed_finding(seen, cause, closed, other) for cause in causes]
@@ -81,7 +81,7 @@ def _busy_lines(seen: Observations) -> Iterator[str]:
     """Yield a line for each node that was too busy to answer others; one of several alone may only say so."""
     for target, sources in sorted(seen.busy.turned().targets.items()):
         name, of = seen.nodes[target].name, list(numbers_of(sources))
-        places = {seen.nodes[source].host_of_node or source for source in of}
+        places = {seen.nodes[source].place_of_node or source for source in of}
         if len(places) == 1 and len(seen.nodes) > 2:
             names = listed("node", [seen.nodes[source].name for source in of])
             yield f"connections to {name} from {names}, which alone found it busy"

@@ -44,8 +44,6 @@ class Node:
     """The machine that it says it is; ``machine`` has the place where it joined besides."""
     place_of_node: str
     """Place of the node, as of ``Evidence``; empty where the controller does not know it."""
-    host_of_node: str
-    """Its host, which has one vote; empty alike."""
     places: Mapping[str, tuple[str, int]]
     """Role -> address and port."""
     because: str
@@ -160,7 +158,6 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
             machine=machine_at(value["machine"], evidence.places_of_nodes.get(number, "")),
             says_machine=value["machine"],
             place_of_node=evidence.places_of_nodes.get(number, ""),
-            host_of_node=evidence.hosts_of_nodes.get(number, ""),
             places=places,
             because=value["because"],
             own=value["name"],

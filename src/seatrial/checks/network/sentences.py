@@ -205,7 +205,7 @@ def port_finding(seen: Observations, target: int, role: str, sources: Sequence[i
         # The word of one node against another one.
         names = f"link {seen.nodes[ends[0]].name}–{seen.nodes[ends[1]].name}, endpoints not separable"
         culprit = Culprit(kind="link", name=names, nodes=_hostnames(seen, ends))
-    elif len({seen.nodes[source].host_of_node or source for source in sources}) == 1:
+    elif len({seen.nodes[source].place_of_node or source for source in sources}) == 1:
         culprit = _between(seen, ends)  # of one host against another one
     return _finding("fail" if is_needed else "warn", what, culprit, _open_action(seen))
 

@@ -24,8 +24,6 @@ class HostInventory:
     """The trial ranks on it, ascending."""
     place: str = ""
     """Where its agents joined, as the controller knows it; empty where it does not."""
-    host: str = ""
-    """The host that has one vote, alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,6 @@ def machines(evidence: Evidence, places: Mapping[int, Mapping[str, Any]]) -> tup
         place = evidence.places_of_nodes.get(entry.node_rank, "")
         hosts[entry.hostname or entry.node, place].setdefault(entry.node_rank, []).append(entry.rank)
     inventories = []
-    voters = evidence.hosts_of_nodes
     for (_, place), agents in hosts.items():
         groups: defaultdict[object, list[int]] = defaultdict(list)
         for agent, ranks in agents.items():
@@ -72,9 +69,9 @@ def machines(evidence: Evidence, places: Mapping[int, Mapping[str, Any]]) -> tup
         if len(known := [key for key in groups if isinstance(key, str)]) == 1:
             groups = defaultdict(list, {known[0]: [rank for ranks in groups.values() for rank in ranks]})
         for ranks in groups.values():
-            first = evidence.ranks[min(ranks)]
-            host = voters.get(first.node_rank, "")
-            inventories.append(HostInventory(name=first.place, ranks=tuple(sorted(ranks)), place=place, host=host))
+            inventories.append(
+                HostInventory(name=evidence.ranks[min(ranks)].place, ranks=tuple(sorted(ranks)), place=place)
+            )
     names = Counter(machine.name for machine in inventories)
     return tuple(
         replace(machine, name=f"{machine.name} (node {evidence.ranks[machine.ranks[0]].node_rank})")
@@ -103,14 +100,14 @@ def split(values: Mapping[int, Hashable], fleet: Iterable[HostInventory]) -> Spl
 
 
 def shares_of_votes(voters: Collection[int], fleet: Iterable[HostInventory]) -> dict[int, Fraction]:
-    """Return the share of each voting rank: a machine has one vote, and so have machines that count as one host.
+    """Return the share of each voting rank: a machine has one vote, and so have machines that joined from one place.
 
     A host may claim to be any number of machines where each of its ranks has a separate agent.
     """
     machines_at: defaultdict[str | tuple[int, ...], list[list[int]]] = defaultdict(list)
     for machine in fleet:
         if here := [rank for rank in machine.ranks if rank in voters]:
-            machines_at[machine.host or machine.ranks].append(here)
+            machines_at[machine.place or machine.ranks].append(here)
     return {
         rank: Fraction(1, len(here) * len(neighbors))
         for neighbors in machines_at.values()
