@@ -89,12 +89,16 @@ def absolute_entries(environ: "Mapping[str, str]", folder: str = "") -> "dict[st
     An empty or relative entry means the working folder. On another host it may be a neighbor's: srun goes to /tmp where
     a host lacks the folder of the user.
 
-    ``folder``: where the relative entries begin, which are then kept; empty: they are left out.
+    ``folder``: where the relative entries begin, which are then kept, but for those of PATH: a tool is not looked for
+    in the working folder, where anybody may have put one. Empty: they are left out.
     """
+    if re.search(r"[\0:; ]", folder):
+        folder = ""  # It would be several entries.
     changed = {}
     for name, separator in _SEARCHED.items():
         entries = re.split(separator, environ.get(name, ""))
-        found = [entry if _is_found_by_loader(name, entry) else _in_folder(folder, entry) for entry in entries]
+        begin = "" if name == "PATH" else folder
+        found = [entry if _is_found_by_loader(name, entry) else _in_folder(begin, entry) for entry in entries]
         kept = [entry for entry in found if entry]
         if name == "PYTHONHOME" and len(kept) != len(entries):
             # It is PREFIX:EXEC_PREFIX, and one of them alone would mean both.

@@ -49,6 +49,7 @@ def test_relative_paths_begin_in_the_folder_that_was_left(tmp_path: Path, monkey
         "LD_LIBRARY_PATH": "lib:",
         "LD_PRELOAD": "liba.so ./b.so",
         "SEATRIAL_DATA": "sets",
+        "PATH": "bin:/bin:.",  # anybody may have put a tool there
     }
     monkeypatch.setattr(os, "environ", given)
     assert leave_open_folder() == str(typed)
@@ -60,7 +61,20 @@ def test_relative_paths_begin_in_the_folder_that_was_left(tmp_path: Path, monkey
         "LD_LIBRARY_PATH": f"{typed}/lib",
         "LD_PRELOAD": f"liba.so:{typed}/./b.so",
         "SEATRIAL_DATA": f"{typed}/sets",
+        "PATH": "/bin",
     }
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", "a;b"])
+def test_a_folder_whose_name_would_be_several_entries_is_no_entry(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (typed := tmp_path / name).mkdir()
+    typed.chmod(0o775)
+    monkeypatch.chdir(typed)
+    monkeypatch.setattr(os, "environ", given := {"PYTHONPATH": "src:/lib", "LD_PRELOAD": "./b.so"})
+    assert leave_open_folder() == str(typed)
+    assert (given["PYTHONPATH"], given["LD_PRELOAD"]) == ("/lib", "")
 
 
 def test_the_environment_of_a_process_that_stays_is_not_changed(

@@ -98,6 +98,8 @@ def test_a_share_that_maps_all_users_to_one(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(working_folder, "may_map_owners", lambda status: True)
     monkeypatch.setattr(working_folder, "owner_of_new_files", lambda fd: os.geteuid())
     assert refusal(str(folder), "train.py", _NOBODY) == ""
+    # All who use the share could have put files there.
+    assert refusal(str(folder), "", _NOBODY, strict=True) == f"/ belongs to user {os.geteuid()}"
 
 
 def test_what_is_not_there_is_not_trusted(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from environment.recorded_environments import MPICH, OPENMPI_5, SRUN_1
 from environment.recorded_environments import TORCHRUN as TORCHRUN_2_2
 
 from seatrial.cli.argparse_app import parse
-from seatrial.conductor.machines import Layout
 from seatrial.environment.identity import Identity, identify
 from seatrial.errors import RequestError
 from seatrial.request.target_options import target_request_of
@@ -69,9 +68,9 @@ def test_ranks_of_several_machines_get_no_secret_over_the_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "layout"),
+    ("environ", "machines"),
     [
-        ({**TORCHRUN, "GROUP_RANK": "0", "RANK": "0", "LOCAL_RANK": "0"}, Layout(ranks_here=2, machines=2)),
+        ({**TORCHRUN, "GROUP_RANK": "0", "RANK": "0", "LOCAL_RANK": "0"}, 2),
         (
             {**OPENMPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "a"},
             None,
@@ -80,9 +79,9 @@ def test_ranks_of_several_machines_get_no_secret_over_the_network() -> None:
         ({"SEATRIAL_NODE_RANK": "0", "SEATRIAL_NNODES": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, None),
     ],
 )
-def test_what_the_launcher_says_of_its_machines(environ: dict[str, str], layout: Layout | None) -> None:
+def test_what_the_launcher_says_of_its_machines(environ: dict[str, str], machines: int | None) -> None:
     environ = {**environ, "SEATRIAL_TOKEN": SECRET}
-    assert find_rendezvous(identify(environ), environ).layout == layout
+    assert find_rendezvous(identify(environ), environ).machines == machines
 
 
 @pytest.mark.parametrize("changed", [{"MASTER_PORT": "29501"}, {"TORCHELASTIC_RUN_ID": "other"}])

@@ -97,9 +97,27 @@ def test_intel_mpi_reads_no_options_of_other_users(
     command = rendered(request(launcher, hosts=hosts, **({} if hosts else {"nproc_per_node": 1})))
     assert command.folder == at
     assert shown_with_files([command])[-1].startswith(f"env -C {at} ") == (at is not None)
-    if hosts is None and at:
+
+
+@pytest.mark.parametrize("version", [_INTEL, _OPEN], ids=["intel", "openmpi"])
+@pytest.mark.parametrize("mode", [0o755, 0o775], ids=oct)
+def test_no_agent_starts_where_others_can_put_libraries(
+    version: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI 4 makes of LD_LIBRARY_PATH= an empty entry, with which the loader looks into the working folder."""
+    launcher = _stub(tmp_path, version)
+    (typed := tmp_path / "typed").mkdir()
+    typed.chmod(mode)
+    monkeypatch.chdir(typed)
+    monkeypatch.setenv("PYTHONPATH", "src")
+    command = rendered(request(launcher, nproc_per_node=1))
+    if mode == 0o775:
+        assert command.argv[command.argv.index("--wdir" if version == _OPEN else "-wdir") + 1] == "/"
         assert command.env["PYTHONPATH"].split(":")[-1] == str(typed / "src")
         assert json.loads(command.env["SEATRIAL_FOLDER"])["path"] == str(typed)
+    else:
+        assert not {"--wdir", "-wdir"} & {*command.argv}
+        assert "SEATRIAL_FOLDER" not in command.env
 
 
 def test_more_hosts_than_a_command_line_takes_are_refused(stub: Path, tmp_path: Path) -> None:

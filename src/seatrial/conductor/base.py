@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from seatrial.conductor.actions import Actions
 from seatrial.conductor.config import Config, State
-from seatrial.conductor.machines import machines_of
 from seatrial.conductor.origin import brief, take_number, validate_form, validate_origin
 from seatrial.conductor.rank_status import RankStatus
 from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
@@ -42,6 +41,8 @@ class BaseConductor(ABC):
         """Node that joined -> time of its last message."""
         self._places: dict[int, str] = {}
         """Node that joined -> the host of the request, else the address that it joined from."""
+        self._is_doubted = False
+        """Whether some machine may count as several hosts."""
         self._numbers: dict[str, int] = {}
         """Source -> the number of its last event."""
         self._gone: set[int] = set()
@@ -203,11 +204,23 @@ class BaseConductor(ABC):
     # Shared steps
 
     def _find_machines(self) -> None:
-        """Let the agents of one machine have one place, as far as the launcher tells: all have joined."""
-        if self._config.layout is not None:
-            self._places, notes = machines_of(self._places, self._config.layout)
-            for text in notes:
-                self._note(text)
+        """Let the agents of one host of the request have one place: all have joined.
+
+        Doubt all where a machine has several places: it would have a vote for each.
+        """
+        config, first = self._config, dict[str, str]()
+        for node in sorted(self._places):
+            self._places[node] = first.setdefault(config.host_name(node), self._places[node])
+        # Behind a proxy no place is known, and each node has its name.
+        known = {place for node, place in self._places.items() if place != config.host_name(node)}
+        if config.machines is not None and len(known) > config.machines:
+            text = (
+                f"agents joined from {len(known)} addresses, and the launcher started them on {config.machines}"
+                f" machine{'' if config.machines == 1 else 's'}; one at several addresses would count as several hosts,"
+                " so nobody can be blamed: let each machine join from one address"
+            )
+            self._is_doubted = True
+            self._record(NoteEvent(kind="note", severity="error", text=text, untrusted=sorted(self._places)))
 
     def _num_hosts(self) -> int:
         return len(set(self._places.values()))

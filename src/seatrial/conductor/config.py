@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
-from seatrial.conductor.machines import Layout
 from seatrial.conductor.steps import StepPlan
 from seatrial.environment.working_folder import FolderTrust
 from seatrial.protocol.commands import ProgramSpec, Trust
@@ -54,8 +53,8 @@ class Config:
     """Name of each node, in the words of the request; empty where that names none."""
     ends_together: bool | None = None
     """Whether the launcher that started all nodes always ends all with one of them; None: no launcher started all."""
-    layout: Layout | None = None
-    """What the launcher says about its machines, where it started an agent for each rank."""
+    machines: int | None = None
+    """Number of machines, where a launcher started an agent for each rank and says on how many; else None."""
     env: Mapping[str, str]
     """Variables to add to the environment of the ranks."""
     join_timeout_s: float = 60.0

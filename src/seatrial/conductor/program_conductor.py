@@ -239,7 +239,7 @@ class ProgramConductor(BaseConductor):
 
     def _most_finished(self) -> bool:
         """Return whether ranks of more than half of the hosts have a result: a single one may say so early."""
-        return 2 * len(self._finished_hosts) > self._num_hosts()
+        return 2 * len(self._finished_hosts) > self._num_hosts() and not self._is_doubted
 
     def _receive_error(self, rank: int, event: ErrorEvent, now: float) -> None:
         self._errors[rank] = (cause_of(event), brief(event["message"], _MOST_MESSAGE_CHARS))

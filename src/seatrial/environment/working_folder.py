@@ -96,7 +96,7 @@ def is_here(folder: str, trust: FolderTrust) -> bool:
     return not step.missing and stat.S_ISDIR(step.status.st_mode)
 
 
-def refusal(folder: str, script: str, trust: FolderTrust, *, groups: bool = False) -> str:
+def refusal(folder: str, script: str, trust: FolderTrust, *, strict: bool = False) -> str:
     """Return why another user could have put files into the folder or the script, or exchanged them; empty: none could.
 
     Each name on the way, also of links, is looked at from the root down, so that nobody can exchange one that has
@@ -108,16 +108,16 @@ def refusal(folder: str, script: str, trust: FolderTrust, *, groups: bool = Fals
         folder: an absolute path.
         script: a path that starts there; empty: only the folder counts.
         trust: of ``trust_here`` for the same two, on the controller's machine.
-        groups: whether what a group can write to counts as well. A folder of a project belongs to a group, and who
-            starts a script there trusts that group.
+        strict: whether a folder counts as well to which a group can write, or which lies on a share whose server knows
+            one user only. A user who starts a script there trusts that group, or all users of the share.
     """
-    writers = stat.S_IWOTH | stat.S_IWGRP if groups else stat.S_IWOTH
+    writers = stat.S_IWOTH | stat.S_IWGRP if strict else stat.S_IWOTH
     share: tuple[int, int] | None = None
     try:
         for step in _steps_of(folder, script, trust.mounters):
             if step.status.st_uid not in trusted_users(step.name, trust.owners):
                 share = share or (_share_of(folder, trust.mounters) if may_map_owners(step.status) else _NO_SHARE)
-                if share != (step.status.st_dev, step.status.st_uid):
+                if strict or share != (step.status.st_dev, step.status.st_uid):
                     return f"{step.name} belongs to user {step.status.st_uid}"
             if _is_open(step, writers) and step.missing:
                 return f"{step.missing} is missing, and all users can write to {step.name}"
@@ -150,7 +150,7 @@ def leave_open_folder() -> str:
 def open_folder() -> str:
     """Return the path of the working folder where others could put files here, also by a group; empty: none could."""
     here = os.readlink("/proc/self/cwd")
-    if refusal(here, "", FolderTrust(), groups=True):
+    if refusal(here, "", FolderTrust(), strict=True):
         return here
     with suppress(OSError):
         if os.path.samefile(here, "/proc/self/cwd"):

@@ -19,7 +19,6 @@ from seatrial.checks import registry
 from seatrial.conductor.actions import Conductor
 from seatrial.conductor.clock import clock_s
 from seatrial.conductor.config import ProgramConfig, TrialConfig
-from seatrial.conductor.machines import Layout
 from seatrial.conductor.program_conductor import ProgramConductor
 from seatrial.conductor.server import Server
 from seatrial.conductor.steps import of_plan
@@ -112,7 +111,7 @@ def conduct_program(
         nodes=job.nodes,
         hosts=job.hosts,
         ends_together=job.ends_together if starts_all_nodes(job.target, rendezvous and rendezvous.launcher) else None,
-        layout=_layout(rendezvous),
+        machines=rendezvous.machines if rendezvous else None,
         nproc_per_node=1 if job.per_node else job.nproc_per_node,
         argv=job.argv,
         args=job.args,
@@ -337,7 +336,7 @@ def _config(job: Job, rendezvous: Rendezvous | None = None) -> TrialConfig:
         run=job.run,
         nodes=job.nodes,
         hosts=job.hosts,
-        layout=_layout(rendezvous),
+        machines=rendezvous.machines if rendezvous else None,
         nproc_per_node=job.nproc_per_node,
         steps=of_plan(job.plan, registry.load),
         # Pods start one after another; the deadline of the plan is for the time after all of them have connected.
@@ -353,10 +352,6 @@ def _config(job: Job, rendezvous: Rendezvous | None = None) -> TrialConfig:
     )
     # MPI cannot be initialized again in processes whose ranks have died, nor with some of them left out.
     return replace(config, most_generations=1) if job.backend == "mpi" else config
-
-
-def _layout(rendezvous: Rendezvous | None) -> Layout | None:
-    return None if rendezvous is None else rendezvous.layout
 
 
 @contextlib.contextmanager

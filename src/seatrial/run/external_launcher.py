@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from seatrial.agent.controller_search import JOIN_SIGNALS, address_of_this_node
-from seatrial.conductor.machines import Layout
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
 from seatrial.probe.names import resolve
@@ -72,8 +71,8 @@ class Rendezvous:
     """Number of agents: of ranks, or of nodes where each node has one agent."""
     is_of_nodes: bool = False
     """Whether each node has one agent."""
-    layout: Layout | None = None
-    """The ranks of all machines, where each rank has an agent and the launcher tells them: mpirun does not."""
+    machines: int | None = None
+    """Number of machines, where each rank has an agent and the launcher says on how many: mpirun does not."""
 
     @property
     def agent_token(self) -> str:
@@ -260,14 +259,8 @@ def find_rendezvous(identity: Identity, environ: Mapping[str, str], *, unprotect
         number=number,
         agents=agents,
         is_of_nodes=identity.level == "node",
-        layout=_layout(identity),
+        machines=identity.nnodes if identity.level == "rank" else None,
     )
-
-
-def _layout(identity: Identity) -> Layout | None:
-    if identity.level != "rank" or not identity.local_world_size or not identity.nnodes:
-        return None
-    return Layout(ranks_here=identity.local_world_size, machines=identity.nnodes)
 
 
 def _ports(key: str) -> tuple[int, ...]:

@@ -125,8 +125,8 @@ def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Seque
 def names_of_pods(first: str, nodes: int) -> list[str]:
     """Return the name of each node's pod, given that of the first one; none where it has no number.
 
-    Pods are counted from 0. A PyTorchJob counts the workers beside its master for themselves, and its names have no
-    domain; those of the other kinds have one, and may end in ``-master`` before their number.
+    Pods are counted from 0. Where a master has workers beside it, these are counted for themselves, and the names have
+    no domain; other names have one, and may end in ``-master`` before their number.
     """
     if master := re.fullmatch(r"([a-z0-9-]*)-master-0", first):
         return [first, *(f"{master[1]}-worker-{number}" for number in range(nodes - 1))]

@@ -99,7 +99,8 @@ class RunProgress:
                 running = [pod for pod in self._follower.pods if pod.state != "ended"]
                 raise SeatrialError(
                     f"{named_pods(running) if running else 'the run'} {'have' if len(running) > 1 else 'has'} not ended"
-                    f" within {limit_s:.0f} s (deadline_s of the plan, and {spare_s:.0f} s); see what runs there"
+                    f" within {limit_s:.0f} s (--deadline, or that of the plan, and {spare_s:.0f} s); see what"
+                    " runs there"
                 )
 
     def _require_answers(self) -> None:

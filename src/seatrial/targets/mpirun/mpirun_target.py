@@ -51,9 +51,9 @@ _RANK_VARIABLES = {
 _SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "agent")
 _AGENT = "seatrial.agent.mpi_rank"
 _OF_ROOT = "/"
-"""Where agents start on other hosts: Open MPI 4 gives them an LD_LIBRARY_PATH with an empty entry, so that the loader
-takes what it needs from this folder. Intel MPI itself starts there, where others could put files in the folder in which
-the user types. The agents enter that one themselves (``agent/mpi_rank.py``)."""
+"""Where agents start on other hosts, and here where others could put files in the folder in which the user types: Open
+MPI 4 gives them an LD_LIBRARY_PATH with an empty entry, so that the loader takes what it needs from this folder. Intel
+MPI itself starts there, too. The agents enter the folder of the user themselves (``agent/mpi_rank.py``)."""
 _MOST_BYTES = 120 << 10
 """Linux takes 128 KiB in one word or variable, and Open MPI hands all words of a rank on in one (``OMPI_ARGV``)."""
 
@@ -209,7 +209,8 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     hostfile = os.path.join(folder, "hostfile")
     bundle_path = None if mpi.installed else os.path.join(folder, "seatrial.pyz")
     environ = {**agent_environ(os.environ, control=control, token=token, keep=folder), **job.agent_env}
-    left = working_folder.open_folder() if mpi.launcher.reads_working_folder else ""
+    # Open MPI 4 makes an empty LD_LIBRARY_PATH one with an empty entry: the loader would take libraries from there.
+    left = working_folder.open_folder()
     agents_enter = not mpi.only_this_machine or left != ""
     own: dict[str, str] = {}
     if agents_enter:
@@ -232,7 +233,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
         rank_count=job.nodes,
         exported=environ,
         as_root=os.geteuid() == 0,
-        start_in=None if mpi.only_this_machine else _OF_ROOT,
+        start_in=_OF_ROOT if agents_enter else None,
         extra_args=mpi.extra_args,
     )
     rank, local_rank = _RANK_VARIABLES[mpi.launcher.kind]
@@ -248,7 +249,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
             argv=(*argv, *words),
             env={**own, **environ, **environ_of(mpi.launcher, {**os.environ, **own})},
             nodes=tuple(range(job.nodes)),
-            folder=_OF_ROOT if left else None,
+            folder=_OF_ROOT if left and mpi.launcher.reads_working_folder else None,
             files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},
             bundle_path=bundle_path,
             own_folders=own_folders_of(

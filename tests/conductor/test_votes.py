@@ -1,0 +1,91 @@
+"""A machine has one vote: it may join from several addresses where each of its ranks has an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from conductor.simulated_program import Act, SimulatedProgram
+from conductor.simulated_program import config as program_config
+
+from seatrial.conductor.config import TrialConfig
+from seatrial.conductor.trial_conductor import TrialConductor
+from seatrial.judge.fold import evidence_so_far
+
+_HERE = "this machine"
+
+
+def _joined(places: Sequence[str], machines: int | None, hosts: Sequence[str] = ()) -> tuple[list[str], list[Any]]:
+    """Return the places that the judge gets, and the notes."""
+    settings = TrialConfig(
+        run="r",
+        nodes=len(places),
+        nproc_per_node=1,
+        machines=machines,
+        hosts=tuple(hosts),
+        steps=(),
+        deadline_s=60.0,
+        env={},
+        device="cpu",
+        backend="gloo",
+        suspects=lambda check, events: (),
+    )
+    conductor, events = TrialConductor(settings, 0.0), list[Any]()
+    for node, place in enumerate(places):
+        events += conductor.join(node, 1.0, place).events
+    begun = next(event for event in events if event["kind"] == "generation")
+    known = evidence_so_far("inventory", [begun]).places_of_nodes
+    return [known[node] for node in range(len(places))], [event for event in events if event["kind"] == "note"]
+
+
+@pytest.mark.parametrize(
+    ("places", "machines"),
+    [([_HERE, _HERE, "h", "k"], 2), ([_HERE, _HERE, "b", "b", "h", "k"], 3), ([_HERE, "h", "b", "k"], 3)],
+)
+def test_more_addresses_than_machines_blame_nobody(places: list[str], machines: int) -> None:
+    """Some machine would have a vote for each of its addresses."""
+    found, (note,) = _joined(places, machines)
+    assert found == places
+    assert (note["severity"], note["untrusted"]) == ("error", [*range(len(places))])
+    addresses = f"{len(set(places))} addresses"
+    assert note["text"].startswith(f"agents joined from {addresses}, and the launcher started them on {machines}")
+
+
+@pytest.mark.parametrize(
+    ("places", "machines"),
+    [
+        ([_HERE, _HERE, "b", "b"], 2),
+        # Containers of one machine, or machines behind one address.
+        ([_HERE, _HERE, "b", "b", "b", "b"], 3),
+        ([_HERE] * 4, 4),
+        # Behind a proxy no place is known.
+        ([_HERE, "", "", ""], 2),
+        # mpirun does not say how many machines there are.
+        ([_HERE, "b", "c", "d"], None),
+    ],
+)
+def test_one_address_for_each_machine_is_no_reason_to_doubt(places: list[str], machines: int | None) -> None:
+    found, notes = _joined(places, machines)
+    assert found == [place or str(node) for node, place in enumerate(places)]
+    assert notes == []
+
+
+def test_a_host_of_the_request_is_one_from_whatever_addresses_it_joins() -> None:
+    """With --on mpirun each rank has an agent, and the request says which host starts it."""
+    hosts = ["a", "a", "b", "b", "c", "c", "c"]
+    found, notes = _joined(["1", "1", "2", "2", "3", "4", "5"], None, hosts)
+    assert found == ["1", "1", "2", "2", "3", "3", "3"]
+    assert notes == []
+
+
+def test_of_a_program_one_machine_at_two_addresses_is_not_most() -> None:
+    """Else it is most of three hosts, and the honest one is named as late."""
+    late = {(0, 0): (Act(at_s=500.0, what="exit"),), (0, 1): (Act(at_s=500.0, what="exit"),)}
+    places = (_HERE, _HERE, "10.0.0.2", "10.0.0.3")
+    said = []
+    for changed in ({}, {"machines": 2}, {"hosts": ("a", "a", "b", "b")}):
+        settings = program_config(nodes=4, nproc_per_node=1, **changed)
+        said.append(str(SimulatedProgram(settings, late, places=places).run()["text"]))
+    assert said[0].startswith("rank 0 on node n0, rank 1 on node n1 was still running 60 s after")
+    assert not any("was still running 60 s after" in text for text in said[1:])
