@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from neighbor_mount import mounted
@@ -25,6 +27,17 @@ _ARGUMENTS = (
 )
 
 
+def _thread(number: int | None, frames: Sequence[dict[str, Any]] = (), **fields: Any) -> dict[str, Any]:
+    """A thread as ``py-spy dump --json`` writes it."""
+    fixed = {"pid": 7, "thread_id": 127, "os_thread_id": number, "active": False, "owns_gil": False}
+    return {**fixed, "frames": list(frames), "process_info": {"command_line": "python --password=hunter2"}, **fields}
+
+
+def _frame(name: str, file: str, line: int = 0) -> dict[str, Any]:
+    local = [{"name": "password", "addr": 1, "arg": True, "repr": "'hunter2'"}]
+    return {"name": name, "filename": file, "short_filename": file, "line": line, "module": None, "locals": local}
+
+
 def _executable(path: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -33,7 +46,7 @@ def _executable(path: Path, text: str) -> Path:
 
 
 def _py_spy(folder: Path) -> Path:
-    return _executable(folder / "py-spy", f"echo ran >>'{folder}/ran'; echo '{_STACK}'")
+    return _executable(folder / "py-spy", f"echo ran >>'{folder}/ran'; echo '{json.dumps([_thread(1)])}'")
 
 
 @pytest.fixture
@@ -114,33 +127,85 @@ def test_the_one_of_our_own_python_comes_first(
     assert not (tmp_path / "bin" / "ran").exists()
 
 
-def test_a_stack_has_no_command_line(rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arguments may hold secrets. A site's py-spy may add child processes, and local variables."""
-    said = """Python v3.11.7 (/usr/bin/python3.11)
-Parent Process 1: launch hunter2
-
-Thread 47 (active+gil): "MainThread"
+_THREADS = [
+    _thread(None, [_frame("poll", "/lib/libc.so.6")]),
+    _thread(48, thread_name='a\nThread 1 (idle): "\x1b[31m', active=True),
+    _thread(
+        47,
+        [_frame("waiting", "hang.py", 5), {**_frame("<module>", "/job/hang.py", 6), "short_filename": None}],
+        thread_name="MainThread",
+        active=True,
+        owns_gil=True,
+    ),
+]
+_SHOWN = """Thread 47 (active+gil): "MainThread"
     waiting (hang.py:5)
-        Arguments:
-            password: "hunter2"
-    <module> (hang.py:6)
-Thread 0x7F (idle)"""
-    for_each = f"echo \"Process $4: $(tr '\\0' ' ' </proc/$4/cmdline)\"; cat '{tmp_path}/said'"
-    (tmp_path / "said").write_text(f"{said}\n")
-    _executable(tmp_path / "bin" / "py-spy", f"echo warning; {for_each}; {for_each}")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
-    process = (
-        'Thread 47 (active+gil): "MainThread"\n    waiting (hang.py:5)\n    <module> (hang.py:6)\nThread 0x7F (idle)\n'
-    )
-    assert _text(rank) == f"warning\n{process}{process}"
+    <module> (/job/hang.py:6)
+Thread 48 (active): "a\\x0aThread 1 (idle): "\\x1b[31m"
+Thread 0x7F (idle)
+    poll (/lib/libc.so.6)
+"""
 
 
-def test_the_heading_of_a_rank_that_still_starts_is_no_stack(
-    rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("indent", [None, 2])
+def test_of_a_stack_only_threads_and_frames_pass(
+    rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None
 ) -> None:
-    _executable(tmp_path / "bin" / "py-spy", "echo 'Process 1: hunter2'; echo 'Python v3.11.7 (/usr/bin/python)'; echo")
+    """Arguments may hold secrets. A site's py-spy may add local variables, and a log with the command line."""
+    (tmp_path / "said").write_text(f"{json.dumps(_THREADS, indent=indent)}\n")
+    log = "echo '[2026-11-27T09:32:40Z DEBUG py_spy]' >&2; cat /proc/$5/cmdline; echo"
+    _executable(tmp_path / "bin" / "py-spy", f"{log}; cat '{tmp_path}/said'; {log}")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    assert _text(rank) == _SHOWN
+
+
+_HEADINGS = (
+    'echo "Process $5: $arguments"',
+    'printf "Process \\033[33m\\033[1m$5\\033[0m: %s\\n" "$arguments"',
+    'printf "\\033[1mProcess\\033[0m %s\\n" "$arguments"; printf "Thread \\033[33m1\\033[0m (idle)\\n"',
+    'echo "PID $5 [$arguments]"; echo "[ $arguments"; echo; echo "Thread 1 (idle)"',
+)
+
+
+@pytest.mark.parametrize("heading", _HEADINGS, ids=["plain", "colors", "more colors", "odd"])
+def test_a_command_line_passes_in_no_form(
+    rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heading: str
+) -> None:
+    """With CLICOLOR_FORCE py-spy writes escape sequences within its headings."""
+    arguments = "arguments=$(tr '\\0' ' ' </proc/$5/cmdline)"
+    _executable(tmp_path / "bin" / "py-spy", f"{arguments}; {heading}; exit 3")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    assert _text(rank) == "it showed no stack, and ended with exit code 3\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Permission Denied: Try 'sudo'\n\nIt looks like you are running in a docker container. See", None),
+        ("Error: Failed to open\nReason: No such process (os error 3)", None),
+        ("Error: No\n\nCaused by:\n    0: Denied\n    1: Denied\n\nStack backtrace:\n   0: x", "1: Denied\n"),
+        ("error: Found argument '--json' which wasn't expected\n\nUSAGE:\n    py-spy dump --pid 7", "expected\n"),
+        ("[2026-11-27T09:32:40Z DEBUG py_spy] hunter2\nError: No", "Error: No\n"),
+        ("[]", ""),
+        ('[\n  {"frames": 1}\n]\nError: No', "Error: No\n"),
+    ],
+    ids=["denied", "0.3", "0.4", "0.2", "a log", "a rank that still starts", "another list"],
+)
+def test_the_errors_of_py_spy_pass(said: str, shown: str | None) -> None:
+    text = py_spy.threads(1, said)
+    assert "hunter2" not in text
+    if shown is None:
+        assert text == said.replace("\n\n", "\n") + "\n"
+    else:
+        assert text.endswith(shown)
+        assert bool(text) == bool(shown)
+
+
+def test_one_that_cannot_be_started_says_so(rank: RankProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _executable(tmp_path / "bin" / "py-spy", "")
+    path.write_bytes(b"\x7fELF")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
-    assert _text(rank) == ""
+    assert _text(rank) == f"[Errno 8] Exec format error: '{path}'\n"
 
 
 def test_one_that_never_ends_holds_up_no_agent(

@@ -42,13 +42,14 @@ def test_accelerate_tests_itself(tmp_path: Path) -> None:
 
 
 def test_py_spy_shows_where_a_script_hangs(tmp_path: Path) -> None:
-    """Ctrl-\\ asks, and the script goes on."""
+    """Ctrl-\\ asks, and the script goes on. Whatever py-spy and its libraries are told, its arguments stay here."""
     (tmp_path / "hang.py").write_text(
         "import os, time\ndef waiting():\n    while not os.path.exists('seen'): time.sleep(0.05)\n"
         "print('up', flush=True); waiting()"
     )
     path = os.pathsep.join([f"{FOLDER}/bin", os.environ["PATH"]])
-    running = Training(tmp_path, *LAUNCH[3:], "--nproc-per-node", "2", "hang.py", env={"PATH": path})
+    told = {"PATH": path, "CLICOLOR_FORCE": "1", "RUST_LOG": "trace", "RUST_BACKTRACE": "full"}
+    running = Training(tmp_path, *LAUNCH[3:], "--nproc-per-node", "2", "hang.py", "--password=hunter2", env=told)
     running.until(lambda: [log.read_text() for log in tmp_path.glob("reports/*/rank*.log")] == ["up\n"] * 2)
     running.process.send_signal(signal.SIGQUIT)
     running.until(lambda: {event["rank"] for event in running.events("stack")} == {0, 1})
@@ -59,6 +60,8 @@ def test_py_spy_shows_where_a_script_hangs(tmp_path: Path) -> None:
         (line,) = [line for line in ended.errors.splitlines() if f"] rank {rank} on " in line]
         assert "s ago (up); " in line
         assert "waiting (hang.py:3), called by <module> (hang.py:4)" in line
+    assert "hunter2" not in ended.output + ended.errors
+    assert [path for path in running.out.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()] == []
 
 
 @pytest.fixture(scope="module")

@@ -201,11 +201,12 @@ def test_ctrl_c_gives_the_script_its_grace(tmp_path: Path, heeds: bool) -> None:
 
 
 def test_no_file_of_a_run_has_an_argument_of_the_script(tmp_path: Path) -> None:
-    """Also after a stack: py-spy writes the command line of the process above it."""
+    """Also after a stack: for people py-spy writes the command line of the process above it, and colors if told to."""
     name = script(tmp_path, "print('up', flush=True)\nwhile not os.path.exists('seen'): time.sleep(0.02)")
     (py_spy := tmp_path / "bin" / "py-spy").parent.mkdir()
-    heading = "echo \"Process $4: $(tr '\\0' ' ' </proc/$4/cmdline)\""
-    py_spy.write_text(f"#!/bin/sh\n{heading}; echo 'Python v3.11.7 (/usr/bin/python)'; echo; echo 'Thread 1 (idle)'\n")
+    heading = "printf \"Process \\033[1m$5\\033[0m: $(tr '\\0' ' ' </proc/$5/cmdline)\\n\""
+    threads = '[{"os_thread_id": 1, "active": false, "frames": []}]'
+    py_spy.write_text(f"#!/bin/sh\n{heading}; echo 'Python v3.11.7 (/usr/bin/python)'; echo; echo '{threads}'\n")
     py_spy.chmod(0o755)
     path = {"PATH": f"{py_spy.parent}:{os.environ['PATH']}"}
     options = ("--device", "cpu", "--nproc-per-node", "1", "--out", "reports")

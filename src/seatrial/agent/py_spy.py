@@ -6,18 +6,27 @@ An agent may be root, and the script's folder or an entry of PATH may belong to 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from seatrial.start import way_to
+from seatrial.util.text import printable
 
 _NAME = "py-spy"
-_PROCESS = re.compile(r"(?:Parent )?Process \d+: ")
-_THREAD = re.compile(r"Thread \S+ \((?:idle|active)[^()]*\)(?:: .*)?")
-_FRAME = re.compile(r"    \S.*")
+_LIST = re.compile(r"^\[(?=\s*[{\]])", re.MULTILINE)
+"""The beginning of a list of threads; lines of a log begin with ``[2026-``."""
+_DECODER = json.JSONDecoder()
+_ERROR = re.compile(
+    r"^(?:(?:Error|error|Reason|Permission Denied): .*|It looks like you are running in .*|Caused by:(?:\n    .*)+"
+    # What ``run_tool`` says in its place.
+    r"|\[Errno \d+\] .*|it printed more than .*)",
+    re.MULTILINE,
+)
 
 
 def find(program: str, environ: Mapping[str, str]) -> tuple[str | None, str]:
@@ -67,21 +76,41 @@ def _looked_at(path: str) -> tuple[str, str | None]:
     return found, others
 
 
-def threads(said: str) -> str:
-    """Return the threads and their frames from the output of py-spy, and what it said before them, such as an error.
+def threads(code: int | None, said: str) -> str:
+    """Return the threads and frames, as ``py-spy dump`` writes them for people, from what it said with ``--json``.
 
-    Above them py-spy writes the command line of the process, whose arguments may hold secrets and empty lines; told to,
-    it also writes local variables.
+    Of its list only these fields pass: for people it writes the command line, whose arguments may hold secrets, and a
+    site's own may add local variables. Without a list its errors pass, known by their first words.
+
+    Args:
+        code: its exit code; None: it did not answer in time.
+        said: what it wrote to both outputs, such as a log before the list.
     """
-    kept = list[str]()
-    is_stack = is_heading = False
-    for line in said.split("\n"):
-        if _THREAD.fullmatch(line):
-            is_stack, is_heading = True, False
-        elif _PROCESS.match(line):
-            is_heading = True
-        elif is_stack and not _FRAME.fullmatch(line):
-            continue
-        if line and not is_heading:
-            kept.append(f"{line}\n")
-    return "".join(kept)
+    for start in _LIST.finditer(said):
+        with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            found, _ = _DECODER.raw_decode(said, start.start())
+            # The main thread is the last one there.
+            return "".join(f"{line}\n" for thread in reversed(found) for line in _lines(thread))
+    errors = "".join(f"{words}\n" for words in _ERROR.findall(said))
+    return errors or ("" if code is None else f"it showed no stack, and ended with exit code {code}\n")
+
+
+def _lines(thread: dict[str, Any]) -> Iterator[str]:
+    number = _number(thread, "os_thread_id") or f"0x{_number(thread, 'thread_id'):X}"
+    name = _word(thread, "thread_name")
+    state = "idle" if not thread.get("active") else "active+gil" if thread.get("owns_gil") else "active"
+    yield f"Thread {number} ({state})" + (f': "{name}"' if name else "")
+    for frame in thread["frames"]:
+        file = _word(frame, "short_filename") or _word(frame, "filename")
+        line = _number(frame, "line")
+        yield f"    {_word(frame, 'name')} ({file}{f':{line}' if line else ''})"
+
+
+def _word(of: dict[str, Any], field: str) -> str:
+    value = of.get(field)
+    return printable(value) if isinstance(value, str) else ""
+
+
+def _number(of: dict[str, Any], field: str) -> int:
+    value = of.get(field)
+    return value if isinstance(value, int) else 0

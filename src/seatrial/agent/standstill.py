@@ -83,8 +83,9 @@ def _stack(rank: RankProcess) -> str:
     path, refused = py_spy.find(rank.program, os.environ)
     if path is None or rank.poll() is not None:
         return refused
-    # By default it would stop the process while it reads.
-    return py_spy.threads(run_tool([path, "dump", "--nonblocking", "--pid", str(rank.pid)], timeout_s=_PY_SPY_S)[1])
+    # By default it would stop the process while it reads, and write its command line.
+    argv = [path, "dump", "--nonblocking", "--json", "--pid", str(rank.pid)]
+    return py_spy.threads(*run_tool(argv, timeout_s=_PY_SPY_S))
 
 
 def _stack_event(rank: RankProcess, text: str) -> StackEvent:
