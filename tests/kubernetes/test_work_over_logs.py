@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from kubernetes.test_pod_failures import _MET, _lost
 from kubernetes.test_run_log import Heard, ended_pod, training
 
 from seatrial.conductor.program_failures import Exit, fabric_error
+from seatrial.protocol.connecting import may_come_from_others
 from seatrial.protocol.own_errors import message_at
 from seatrial.targets.kubernetes import pod_failures
 
@@ -51,6 +53,24 @@ def test_a_message_is_judged_once_for_all_ranks_that_it_marks(
         log = _marked(ranks, why_lines)
         judged = _judged_chars(log, tmp_path / f"{ranks}", monkeypatch)
         assert 0 < judged <= 2 * sum(map(len, log))
+
+
+def test_the_lines_of_a_log_are_judged_once_for_each_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log has room for 20,000 ranks that crashed, and each question reads its last lines."""
+    asked: list[int] = []
+
+    def counted(phase: str, code: int, lines: Sequence[str], *, is_oom: bool) -> bool:
+        asked.append(code)
+        return may_come_from_others(phase, code, lines, is_oom=is_oom)
+
+    monkeypatch.setattr(pod_failures, "may_come_from_others", counted)
+    crashes = ("SIGILL", "SIGSEGV", "SIGBUS", "SIGABRT")
+    log = [f"seatrial: rank {1 + rank} was killed by {crashes[rank % 4]}" for rank in range(400)]
+    heard = Heard(tmp_path, None)
+    for number, lines in enumerate([[_lost(0)], log]):
+        heard.says(ended_pod(number, 1), "".join(f"{line}\n" for line in lines))
+    heard.run_log.end_by_exit_codes([ended_pod(number, 1) for number in range(2)], under_mpi=False)
+    assert 0 < len(asked) == len(set(asked)) <= len(crashes)
 
 
 def test_a_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,14 +191,13 @@ def _by_rank(lines: Sequence[str], met: Collection[int] | None, *, is_oom: bool)
             codes[rank] = -getattr(signal.Signals, said["signal"], 0)
     if aborted:
         shown |= _by_aborted_rank(aborted, lines)
-    early = {
-        rank
-        for rank, code in codes.items()
-        if shown[rank] <= Shown.FAILED
-        and met is not None
-        and rank not in met
-        and may_come_from_others(TRAINING_MEETS, code, lines, is_oom=is_oom and -code == signal.SIGKILL)
+    early = [rank for rank in codes if shown[rank] <= Shown.FAILED and met is not None and rank not in met]
+    # A log has room for thousands of ranks, and its lines are the same for each.
+    from_others = {
+        code: may_come_from_others(TRAINING_MEETS, code, lines, is_oom=is_oom and -code == signal.SIGKILL)
+        for code in {codes[rank] for rank in early}
     }
+    early = [rank for rank in early if from_others[codes[rank]]]
     return shown | dict.fromkeys(early, Shown.CRASHED)
 
 
