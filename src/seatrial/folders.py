@@ -10,13 +10,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import pwd
 import shutil
 import stat
 import struct
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.files import open_run_folder, umask_of_process
@@ -142,6 +143,25 @@ def is_of_another_user(path: str) -> bool:
             if user or os.fstat(fd).st_uid not in trusted_users(name):
                 return True
     return False
+
+
+def cache_folder(environ: Mapping[str, str]) -> str:
+    """Return the folder for what this user can make anew: ``$XDG_CACHE_HOME``, else ``~/.cache``; it may not be there
+    yet. Empty: this user has no home, as in containers.
+
+    Root with the variables of a user, as after ``sudo -E``, has root's own: the user could change what root reads
+    there, put links where root writes, and not remove what root has made. Root would make one that is not there yet.
+    """
+    # The XDG Base Directory Specification says to ignore a relative path.
+    for name, below in (("XDG_CACHE_HOME", ""), ("HOME", ".cache")):
+        folder = environ.get(name, "")
+        if os.path.isabs(folder) and not (os.geteuid() == 0 and is_of_another_user(folder)):
+            return os.path.join(folder, below) if below else folder
+    with contextlib.suppress(KeyError):  # a user that nobody knows
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+        if os.path.isabs(home) and home != "/":
+            return os.path.join(home, ".cache")
+    return ""
 
 
 def own_folder_name() -> str:

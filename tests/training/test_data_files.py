@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training import small_files
 
+from seatrial import folders
 from seatrial.errors import RequestError
 from seatrial.folders import own_folder_name
 from seatrial.training.data import cifar, dataset_files, find_workload, idx
@@ -463,7 +464,7 @@ def test_the_default_folder_comes_from_the_environment(environ: dict[str, str], 
 
 def test_the_default_folder_needs_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     # As for a user that nobody knows, which containers on OpenShift have.
-    monkeypatch.setattr(dataset_files, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
+    monkeypatch.setattr(folders, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
     folder = dataset_files.default_folder({})
     assert folder.is_absolute()
     assert folder.parts[-2:] == (f"seatrial-{os.getuid()}", "data")
@@ -487,7 +488,7 @@ def test_a_file_that_cannot_be_read_is_named_at_once(tmp_path: Path, name: str, 
 
 
 def test_a_temporary_folder_of_another_user_gives_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_files, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
+    monkeypatch.setattr(folders, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = dataset_files.default_folder({})
     assert folder.parent.parent == tmp_path
@@ -505,7 +506,7 @@ def test_a_temporary_folder_that_others_could_exchange_gives_no_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look at it and the reading."""
-    monkeypatch.setattr(dataset_files, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
+    monkeypatch.setattr(folders, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
     (link := tmp_path / "link").symlink_to("tmp")
     (tmp_path / "tmp").mkdir()
     for place in (tmp_path / "tmp", link):

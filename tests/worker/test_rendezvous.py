@@ -16,7 +16,7 @@ from by_day import by_day
 import seatrial
 from seatrial.rank.device import open_device
 from seatrial.util.ports import free_port
-from seatrial.worker.rendezvous import form_world, fresh_prefix, recorder_settings
+from seatrial.worker.rendezvous import form_world, fresh_prefix
 
 _SOURCE = str(Path(seatrial.__file__).parents[1])
 
@@ -126,18 +126,3 @@ def test_a_false_address_at_the_store_ends_no_rank_of_a_training(address: str) -
         rank.kill()
     assert rank.returncode == 0
     assert said.partition(" ")[2].startswith("the address that rank 1 published at the store, or another one")
-
-
-@pytest.mark.parametrize(
-    ("environ", "folder"),
-    [
-        ({"HOME": "/home/me"}, "/home/me/.cache/torch"),
-        ({"HOME": "/home/me", "XDG_CACHE_HOME": "/fast"}, "/fast/torch"),
-        ({}, "/proc/torch"),
-    ],
-)
-def test_the_recorder_of_nccl_writes_to_no_folder_of_all(environ: dict[str, str], folder: str) -> None:
-    """Older versions of torch write to ``/tmp/nccl_trace_rank_N``, where a neighbor can put a link before."""
-    assert recorder_settings(environ) == {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{folder}/comm_lib_trace_rank_"}
-    for name in ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"):
-        assert recorder_settings({**environ, name: "/set"}) == {}

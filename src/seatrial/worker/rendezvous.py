@@ -7,11 +7,12 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
+from seatrial.environment.flight_recorder import recorder_settings
 from seatrial.errors import RequestError
 from seatrial.files import remove, require_ours
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 0.02
-_RECORDER = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 
 
 @contextlib.contextmanager
@@ -105,19 +105,6 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: D
         torch_backend(backend), store=store, rank=rank, world_size=world_size, timeout=timeout, **options
     )
     return store
-
-
-def recorder_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable with the beginning of the names to which NCCL's flight recorder writes, unless it is set.
-
-    The default of older versions of torch is ``/tmp/nccl_trace_rank_``, and so a link of a neighbor's that torch would
-    follow. This one is the default of newer versions; for a user without a home it is in a folder where nothing can be
-    made.
-    """
-    if environ.get("TORCH_FR_DUMP_TEMP_FILE") or environ.get(_RECORDER):
-        return {}
-    cache = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")
-    return {_RECORDER: os.path.join(cache if os.path.isabs(cache) else "/proc", "torch", "comm_lib_trace_rank_")}
 
 
 def fresh_prefix(store: dist.Store, rank: int, world_size: int, timeout_s: float) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shlex
 import socket
 import stat
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from seatrial.errors import RequestError
 from seatrial.files import has_entry, status_behind_links
-from seatrial.folders import is_of_another_user, make_private, own_folder_name, require_private
+from seatrial.folders import cache_folder, make_private, own_folder_name, require_private
 from seatrial.training.data import cifar
 from seatrial.training.data.data_file import is_folder
 from seatrial.training.data.datasets import DATASETS
@@ -36,17 +35,8 @@ def default_folder(environ: Mapping[str, str]) -> Path:
     """
     if environ.get(DATA_VARIABLE):
         return Path(os.path.expanduser(environ[DATA_VARIABLE]))
-    # The XDG Base Directory Specification says to ignore a relative path.
-    cache, home = environ.get("XDG_CACHE_HOME", ""), environ.get("HOME", "")
-    if os.path.isabs(cache) and not _is_of_another_user(cache):
-        return Path(cache, "seatrial", "data")
-    if os.path.isabs(home) and not _is_of_another_user(home):
-        return Path(home, ".cache", "seatrial", "data")
-    with contextlib.suppress(KeyError):  # a user that nobody knows
-        home = pwd.getpwuid(os.geteuid()).pw_dir
-        if os.path.isabs(home) and home != "/":
-            return Path(home, ".cache", "seatrial", "data")
-    return _temporary_folder() / "data"
+    cache = cache_folder(environ)
+    return Path(cache, "seatrial", "data") if cache else _temporary_folder() / "data"
 
 
 def make_default_folder(environ: Mapping[str, str]) -> Path:
@@ -73,12 +63,6 @@ def _in_words(folder: Path) -> Iterator[None]:
         raise RequestError(
             f"the data in {folder} are not used ({error.strerror or error}); name a directory with --data."
         ) from error
-
-
-def _is_of_another_user(folder: str) -> bool:
-    """Return whether this is root with the folder of a user, as after ``sudo -E``: the user could change what root
-    reads there, and could not remove what root writes. Root would make one that is not there yet."""
-    return os.geteuid() == 0 and is_of_another_user(folder)
 
 
 def find(name: str, folder: Path) -> tuple[Path, ...] | None:
