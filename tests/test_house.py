@@ -230,7 +230,7 @@ _READS_BY_NAME = {
     "seatrial.targets.kubernetes.manifest": "files in /etc, and the ConfigMaps of a pod",
     "seatrial.mpi_backend.library": "a library that this process has loaded, and files of the kernel",
     "seatrial.bundle": "the code itself",
-    "seatrial.agent.supervisor": "the Python that runs it",
+    "seatrial.agent.program_ranks": "the Python that runs it",
 }
 """Modules that open files to read them by their names, and which; files of others are read by ``files.py``."""
 _UNOPENED = {"O_PATH", "O_DIRECTORY", "O_NOFOLLOW"}

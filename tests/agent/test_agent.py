@@ -49,15 +49,19 @@ def test_hello_is_all_that_it_sends_before_the_welcome(conductor: StubConductor)
     assert conductor.kept() == conductor.of("node") + conductor.of("end")
 
 
-def test_a_typed_number_of_threads_counts(conductor: StubConductor) -> None:
+def test_the_variables_of_a_rank(conductor: StubConductor, tmp_path: Path) -> None:
     conductor.send({"kind": "welcome", "run": "x"})
     typed = conductor.until_kind("node")["cores"] + 1
     env = {"OMP_NUM_THREADS": str(typed), "PYTHONPATH": ":/nowhere"}
+    env |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "XDG_CACHE_HOME": str(tmp_path)}
     conductor.send({**_START, "ranks": [[0, 0]], "places": [[0, 0]], "env": env})
     rank = conductor.until_kind("rank")
     assert rank["threads"] == typed
+    environ = b"\0" + Path(f"/proc/{rank['pid']}/environ").read_bytes()
     # The agent may stand where others can put modules.
-    assert b"\0PYTHONPATH=/nowhere\0" in b"\0" + Path(f"/proc/{rank['pid']}/environ").read_bytes()
+    assert b"\0PYTHONPATH=/nowhere\0" in environ
+    # Older versions of torch would write to a name in /tmp.
+    assert f"\0TORCH_NCCL_DEBUG_INFO_TEMP_FILE={tmp_path}/torch/comm_lib_trace_rank_\0".encode() in environ
     conductor.send({"kind": "stop"})
 
 

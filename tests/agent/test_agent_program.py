@@ -19,6 +19,7 @@ from agent.stub_conductor import StubConductor
 
 from seatrial.agent.program_ranks import Relay
 from seatrial.probe.process import read_process
+from seatrial.request.comm_profiles import comm_settings
 from seatrial.util.job_signals import those_for_ranks_held_back
 from seatrial.util.ports import free_port
 
@@ -38,8 +39,9 @@ def conductor(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StubCo
 
 def start(conductor: StubConductor, code: str, **changes: Any) -> None:
     """Two ranks that each execute this code."""
+    env = changes.pop("env", {})
     program = {**_PROGRAM, "argv": [sys.executable, "-c", code], **changes}
-    command = {"kind": "start_program", "run": "x", "gen": 0, "places": [[2, 0], [3, 1]], "env": {}}
+    command = {"kind": "start_program", "run": "x", "gen": 0, "places": [[2, 0], [3, 1]], "env": env}
     conductor.send({**command, "program": {**program, "shown": [rank + 2 for rank in program["shown"]]}})
 
 
@@ -130,6 +132,17 @@ def test_a_script_that_others_could_have_written_is_not_started(
         f"above/train.py on this host: {found}"
     }
     assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("typed", ["", "/mine_"])
+def test_ranks_that_record_have_a_place_for_the_files(typed: str, conductor: StubConductor, tmp_path: Path) -> None:
+    """``--comm-debug`` turns the recorder on, and older versions of torch write to a name in /tmp."""
+    place = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    env = {**comm_settings(None, debug=True), "XDG_CACHE_HOME": str(tmp_path), **({place: typed} if typed else {})}
+    start(conductor, f"import os; print('to', os.environ['{place}'], flush=True)", env=env)
+    until_shown(conductor, "to ")
+    said = {line for output in conductor.of("output") for line in output["lines"]}
+    assert said == {f"to {typed or tmp_path / 'torch' / 'comm_lib_trace_rank_'}"}
 
 
 def until_shown(conductor: StubConductor, text: str) -> None:

@@ -17,8 +17,8 @@ from by_day import by_day
 from disks import frozen, made_disk
 from slow_disk import SlowDisk
 
-from seatrial.agent import py_spy, rank_output, supervisor
-from seatrial.agent.program_ranks import start_folder
+from seatrial.agent import program_ranks, py_spy, rank_output, supervisor
+from seatrial.agent.program_ranks import prepare, start_folder
 from seatrial.protocol.wire import encode
 from seatrial.util import disk_writer
 
@@ -158,7 +158,7 @@ def test_output_that_no_file_takes_is_sent(peer: Peer, disk: SlowDisk, tmp_path:
 
 def test_ranks_start_once_their_disk_answers(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(supervisor, "start_folder", lambda program: answers.wait(60) and start_folder(program))
+    monkeypatch.setattr(program_ranks, "start_folder", lambda program: answers.wait(60) and start_folder(program))
     monkeypatch.setattr(supervisor, "_START_S", 0.1)
     peer.send(_start_program("print('printed')"))
     kinds: list[str] = []
@@ -189,8 +189,7 @@ def test_a_step_of_agents_starts_once_its_disk_answers(
     watches: bool, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = threading.Event()
-    find = supervisor._start_folder
-    monkeypatch.setattr(supervisor, "_start_folder", lambda start: answers.wait(60) and find(start))
+    monkeypatch.setattr(supervisor, "prepare", lambda start: answers.wait(60) and prepare(start))
     monkeypatch.setattr(supervisor, "_START_S", 0.1)
     peer.send({**_NODE_STEP, "watches": watches})
     kinds: list[str] = []
@@ -203,7 +202,7 @@ def test_a_step_of_agents_starts_once_its_disk_answers(
 
 def test_ranks_that_a_kill_overtakes_never_start(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(supervisor, "start_folder", lambda program: answers.wait(60) and start_folder(program))
+    monkeypatch.setattr(program_ranks, "start_folder", lambda program: answers.wait(60) and start_folder(program))
     monkeypatch.setattr(supervisor, "_START_S", 0.1)
     peer.send(_start_program("print('printed')"))
     kill = {"kind": "kill", "gen": 0, "stacks": []}

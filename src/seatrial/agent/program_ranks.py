@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
+from seatrial.environment.flight_recorder import BUFFER, recorder_settings
 from seatrial.environment.script_variables import CARRIED, CONDUCT, in_agreement, torchrun_variables
 from seatrial.environment.self_location import without_import_variables
 from seatrial.environment.working_folder import FolderTrust, is_here, refusal
 from seatrial.protocol import job_digest
 from seatrial.protocol.commands import MOST_OUTPUT_CHARS, ProgramSpec, StartProgram
 from seatrial.protocol.events import ErrorEvent, Event, ExitEvent
+from seatrial.protocol.job_digest import Start
 
 _OURS = (
     "SEATRIAL_CONTROL",
@@ -68,6 +72,18 @@ def environ_of(
         restarts, max_restarts = start["gen"], program["max_restarts"]
         environ |= torchrun_variables(environ, run=start["run"], restarts=restarts, max_restarts=max_restarts)
     return environ | {name: value for name, value in start["env"].items() if name not in place}
+
+
+def prepare(start: Start) -> tuple[str, str, str]:
+    """Return what ``start_folder`` does, once the disk has answered from which the processes are started.
+
+    With a recorder, ``start`` names a place for its files among the variables of the ranks, unless it has one.
+    """
+    with contextlib.suppress(OSError), open(sys.executable, "rb", buffering=0) as file:
+        file.read(1)
+    if BUFFER in start["env"]:
+        start["env"] = {**recorder_settings({**os.environ, **start["env"]}), **start["env"]}
+    return start_folder(start["program"]) if start["kind"] == "start_program" else ("", "", "")
 
 
 def start_folder(program: ProgramSpec) -> tuple[str, str, str]:

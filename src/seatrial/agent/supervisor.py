@@ -6,7 +6,6 @@ import contextlib
 import os
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -20,7 +19,7 @@ from seatrial.agent.event_channel import EventChannel
 from seatrial.agent.node_process import NodeProcess
 from seatrial.agent.node_watch import NodeWatch
 from seatrial.agent.oom_watch import OomWatch
-from seatrial.agent.program_ranks import environ_of, refusal_events, start_folder, typed_threads
+from seatrial.agent.program_ranks import environ_of, prepare, refusal_events, typed_threads
 from seatrial.agent.rank_output import RankOutput
 from seatrial.agent.rank_process import RankProcess
 from seatrial.agent.standstill import Standstill, stack_events
@@ -385,7 +384,7 @@ class Agent:
     def _begin_start(self, start: Start) -> None:
         """Start processes once the disks have answered that they are started from."""
         self._program = start["kind"] == "start_program"
-        self._start = start, DiskQuestion(partial(_start_folder, start))
+        self._start = start, DiskQuestion(partial(prepare, start))
         self._continue_start(_START_S)
 
     def _continue_start(self, timeout_s: float) -> None:
@@ -589,10 +588,3 @@ class Agent:
         status = Status(kind="status", ranks=ranks, still=self._standstill.seconds(scripts))
         if not self._channel.is_full():  # what waits there shows as well that this agent lives
             self._channel.send(status)
-
-
-def _start_folder(start: Start) -> tuple[str, str, str]:
-    """Return what ``start_folder`` does, once the disk has answered from which the processes are started."""
-    with contextlib.suppress(OSError), open(sys.executable, "rb", buffering=0) as file:
-        file.read(1)
-    return start_folder(start["program"]) if start["kind"] == "start_program" else ("", "", "")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from seatrial.environment.flight_recorder import BUFFER
+
 _UCX = {"OMPI_MCA_pml": "ucx", "OMPI_MCA_coll_ucc_enable": "1", "OMPI_MCA_coll_ucc_priority": "100"}
 
 PROFILES: Mapping[str, Mapping[str, str]] = {
@@ -35,7 +37,8 @@ DEBUG: Mapping[str, str] = {
     "TORCH_DISTRIBUTED_DEBUG": "INFO",
     "TORCH_CPP_LOG_LEVEL": "INFO",
     "TORCH_SHOW_CPP_STACKTRACES": "1",
-    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    # Agents name its file (environment/flight_recorder.py): the folder of the user differs from host to host.
+    BUFFER: "2000",
 }
 """``--comm-debug``: the libraries log what they chose, and why, in the output of the ranks. RCCL reads NCCL's names."""
 
