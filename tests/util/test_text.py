@@ -96,10 +96,11 @@ def test_a_long_path_is_cut_within_itself() -> None:
         "01;31",
         ";4",
         "2;3;4;7;9;21;22;23;24;25;27;28;29",
-        "38;5;8;48;5;208",
-        "38;2;8;8;8",
-        "38:2::8:8:8",
-        "97;100;107",
+        "38;5;8",
+        "38;5;48;1",
+        "38;2;40;41;107",
+        "38:2::48:5:8",
+        "97;90;49;39",
     ],
 )
 def test_colors_of_a_rank_stay(numbers: str) -> None:
@@ -111,3 +112,26 @@ def test_colors_of_a_rank_stay(numbers: str) -> None:
 )
 def test_nothing_of_a_rank_is_hidden_or_blinks(numbers: str) -> None:
     assert printable_in_color(f"a\x1b[{numbers}mb") == f"a\\x1b[{numbers}mb"
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        "30;40",
+        "40",
+        "047",
+        "1;37;41;4",
+        "38;5;16;48;5;16",
+        "48;5;16;38;5;16",
+        "38:5:16;48:5:16",
+        "48;2;1;2;3",
+        "38;2;1;2;3;48;2;1;2;3",
+        "48:2::1:2:3",
+        "107;97",
+        ";100",
+        "100;",
+        "38;5;1;41",
+    ],
+)
+def test_no_text_of_a_rank_has_the_color_of_its_background(numbers: str) -> None:
+    assert printable_in_color(f"\x1b[30ma\x1b[{numbers}mb") == "\x1b[30ma\x1b[0mb\x1b[0m"

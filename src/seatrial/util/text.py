@@ -12,12 +12,13 @@ from typing import Any
 
 _LONGEST = 2_000
 _MAX_NAMED = 8
-_STYLE = (
-    r"(?:0*(?:[0-479]|2[1-5789]|[34][0-79]|9[0-7]|10[0-7]"
-    r"|[34]8(?:;5;[0-9]{1,3}|:5:[0-9]{1,3}|;2(?:;[0-9]{1,3}){3}|:2(?::[0-9]{0,3}){3,4})))?"
-)
+_OF_MANY = r"(?:;5;[0-9]{1,3}|:5:[0-9]{1,3}|;2(?:;[0-9]{1,3}){3}|:2(?::[0-9]{0,3}){3,4})"
+_STYLE = rf"(?:0*(?:[0-479]|2[1-5789]|3[0-79]|49|9[0-7]|38{_OF_MANY}))?"
 """A number of a color, of bold, faint, italic, underlined, inverse or crossed out, or of its end; none is a reset."""
-_COLOR = re.compile(rf"(\x1b\[{_STYLE}(?:;{_STYLE})*m)")
+_BACKGROUND = rf"0*(?:4[0-7]|10[0-7]|48{_OF_MANY})"
+_ANY = rf"(?:{_BACKGROUND}|{_STYLE})"
+_COLOR = re.compile(rf"(\x1b\[{_ANY}(?:;{_ANY})*m)")
+_SHOWN = re.compile(rf"\x1b\[{_STYLE}(?:;{_STYLE})*m")
 _NO_COLOR = "\x1b[0m"
 _LONGEST_WORD = 24
 """Most characters that a cut takes back to end after a word: a longer one, such as a path, is cut in its middle."""
@@ -43,12 +44,14 @@ def printable(text: str, longest: int = _LONGEST) -> str:
 def printable_in_color(text: str) -> str:
     """Return ``printable(text)``, in which the colors of a terminal stay: ``ESC [ numbers m``, ended with the line.
 
-    Numbers that hide the text, or let it blink, are escaped.
+    Numbers that hide the text, or let it blink, are escaped. A color of the background resets all of them instead: it
+    could be that of the text.
     """
     parts = _COLOR.split(text[:_LONGEST])
     if len(parts) == 1:
         return printable(text)
-    colored = "".join(part if number % 2 else printable(part) for number, part in enumerate(parts))
+    shown = (part if _SHOWN.fullmatch(part) else _NO_COLOR for part in parts[1::2])
+    colored = "".join(next(shown) if number % 2 else printable(part) for number, part in enumerate(parts))
     return f"{colored}{_NO_COLOR}{' ... (cut)' if len(text) > _LONGEST else ''}"
 
 
