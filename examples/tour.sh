@@ -9,7 +9,9 @@ examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=${1:-$(mktemp -d)}
 mkdir -p "$folder"
 read -ra torchrun <<<"${TORCHRUN:-torchrun}"
-gpus=$("${PYTHON:-python3}" -W ignore -c 'import torch; print(torch.cuda.device_count())')
+export PYTHONSAFEPATH=1 # nothing is imported from the working folder, where others may have put a torch.py
+count='import sys; sys.path[:1] == [""] and sys.path.pop(0); import torch; print(torch.cuda.device_count())' # Python 3.10
+gpus=$("${PYTHON:-python3}" -W ignore -c "$count")
 ranks=$((gpus > 0 ? gpus : 2))
 echo "$gpus GPUs: $ranks ranks; files in $folder"
 start() { "${torchrun[@]}" --standalone --nproc-per-node "$@"; }

@@ -92,12 +92,11 @@ def absolute_entries(environ: "Mapping[str, str]", folder: str = "") -> "dict[st
     ``folder``: where the relative entries begin, which are then kept, but for those of PATH: a tool is not looked for
     in the working folder, where anybody may have put one. Empty: they are left out.
     """
-    if re.search(r"[\0:; ]", folder):
-        folder = ""  # It would be several entries.
     changed = {}
     for name, separator in _SEARCHED.items():
         entries = re.split(separator, environ.get(name, ""))
-        begin = "" if name == "PATH" else folder
+        # A folder whose name has a separator would be several entries.
+        begin = "" if name == "PATH" or re.search(f"{separator}|:", folder) else folder
         found = [entry if _is_found_by_loader(name, entry) else _in_folder(begin, entry) for entry in entries]
         kept = [entry for entry in found if entry]
         if name == "PYTHONHOME" and len(kept) != len(entries):

@@ -89,3 +89,20 @@ def test_of_a_program_one_machine_at_two_addresses_is_not_most() -> None:
         said.append(str(SimulatedProgram(settings, late, places=places).run()["text"]))
     assert said[0].startswith("rank 0 on node n0, rank 1 on node n1 was still running 60 s after")
     assert not any("was still running 60 s after" in text for text in said[1:])
+
+
+@pytest.mark.parametrize(
+    ("changed", "places"),
+    [
+        ({"machines": 3}, (_HERE, _HERE, "b", "b", "h", "k")),
+        # mpirun does not say how many machines there are: two of four hosts are not most.
+        ({}, (_HERE, _HERE, "b", "b", "h", "k")),
+    ],
+)
+def test_a_rank_that_moves_for_ever_does_not_keep_a_program_from_its_end(
+    changed: dict[str, Any], places: tuple[str, ...]
+) -> None:
+    goes_on = {(0, 4): (Act(at_s=1e9, what="exit"),), (0, 5): (Act(at_s=1e9, what="exit"),)}
+    program = SimulatedProgram(program_config(nodes=6, nproc_per_node=1, **changed), goes_on, places=places)
+    text = str(program.run()["text"])
+    assert text.startswith("ranks 0, 1, 2, 3 had finished, ranks 4, 5 had not")

@@ -65,16 +65,28 @@ def test_relative_paths_begin_in_the_folder_that_was_left(tmp_path: Path, monkey
     }
 
 
-@pytest.mark.parametrize("name", ["a b", "a:b", "a;b"])
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("a b", ("PYTHONPATH", "LD_LIBRARY_PATH")),
+        ("a;b", ("PYTHONPATH", "LD_PRELOAD")),
+        ("a:b", ()),
+        ("ab", ("LD_PRELOAD",)),
+    ],
+)
 def test_a_folder_whose_name_would_be_several_entries_is_no_entry(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, kept: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (typed := tmp_path / name).mkdir()
     typed.chmod(0o775)
     monkeypatch.chdir(typed)
-    monkeypatch.setattr(os, "environ", given := {"PYTHONPATH": "src:/lib", "LD_PRELOAD": "./b.so"})
+    given = {"PYTHONPATH": "src", "LD_LIBRARY_PATH": "lib", "LD_PRELOAD": "./b.so"}
+    monkeypatch.setattr(os, "environ", given)
     assert leave_open_folder() == str(typed)
-    assert (given["PYTHONPATH"], given["LD_PRELOAD"]) == ("/lib", "")
+    found = {variable for variable in ("PYTHONPATH", "LD_LIBRARY_PATH", "LD_PRELOAD") if given[variable]}
+    assert found >= {*kept}
+    assert all(given[variable].startswith(f"{typed}/") for variable in found)
+    assert len(found) == (3 if name == "ab" else len(kept))
 
 
 def test_the_environment_of_a_process_that_stays_is_not_changed(

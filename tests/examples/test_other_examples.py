@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -106,6 +107,25 @@ def test_mpirun_starts_it_over_mpi(tmp_path: Path, mpirun: str) -> None:
     of_two = (mpirun, "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, str(EXAMPLES / "mpi.py"))
     place = {"PYTHONPATH": os.environ["SEATRIAL_TEST_MPI4PY"], "OMPI_MCA_mpi_yield_when_idle": "1"}
     assert epochs(run(tmp_path, *of_two, "--epochs", "3", "--backend", "mpi", env=place))[-1][1] > 0.8
+
+
+def test_the_tour_imports_nothing_of_the_working_folder(tmp_path: Path) -> None:
+    (typed := tmp_path / "typed").mkdir()
+    for name in ("torch", "random", "sitecustomize"):
+        (typed / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r})\n")
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    environ |= {"TORCHRUN": "false", "PYTHON": sys.executable}
+    done = subprocess.run(
+        [str(EXAMPLES / "tour.sh"), str(tmp_path / "tour")],
+        cwd=typed,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert "GPUs: " in done.stdout, done.stderr
+    assert not (tmp_path / "imported").exists()
 
 
 @pytest.mark.nightly

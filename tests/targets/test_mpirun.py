@@ -99,6 +99,14 @@ def test_intel_mpi_reads_no_options_of_other_users(
     assert shown_with_files([command])[-1].startswith(f"env -C {at} ") == (at is not None)
 
 
+def test_a_version_is_asked_for_in_the_root(tmp_path: Path) -> None:
+    """Intel MPI would start what an ``mpiexec.conf`` of the working folder names, with --version as its argument."""
+    launcher = _stub(tmp_path, _INTEL)
+    launcher.write_text(f"{launcher.read_text()}pwd > '{tmp_path}/at'\n")
+    MPIRUN.resolve(request(launcher, hosts="a:2"))
+    assert (tmp_path / "at").read_text() == "/\n"
+
+
 @pytest.mark.parametrize("version", [_INTEL, _OPEN], ids=["intel", "openmpi"])
 @pytest.mark.parametrize("mode", [0o755, 0o775], ids=oct)
 def test_no_agent_starts_where_others_can_put_libraries(

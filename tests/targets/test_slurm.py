@@ -60,6 +60,14 @@ def step_of(command: FileCommand) -> list[str]:
     return words[words.index("srun") :]
 
 
+@pytest.mark.parametrize(("python", "starts"), [("venv/bin/python", True), ("python3.12", False), ("/a/python", False)])
+def test_a_relative_python_is_that_of_the_folder_here(python: str, starts: bool, tmp_path: Path) -> None:
+    """On a host without that folder srun starts the agents in /tmp, where anybody may have made venv/bin/python."""
+    words = step_of(rendered(Processes(**fields(request(python=python)))))
+    assert (f"{os.getcwd()}/{python}" in words) == starts
+    assert (python in words) != starts
+
+
 def test_outside_an_allocation_whole_nodes_are_requested() -> None:
     command = rendered(Processes(**fields(request(nodes=4, nproc_per_node=8))))
     assert command.argv[0] == "sbatch"

@@ -265,3 +265,17 @@ def test_no_descriptor_stays_open(tmp_path: Path) -> None:
         store.save(1, STATE)
     CheckpointFolder(tmp_path).newest()
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_link_to_another_folder_of_ours_changes_no_file_there(tmp_path: Path) -> None:
+    """A neighbor may have put it where others can write, and the names of our files are known."""
+    (other := tmp_path / "other").mkdir()
+    for name in ("lock", ".writing-notes"):
+        (other / name).write_text("precious")
+    (team := tmp_path / "team").mkdir()
+    team.chmod(0o777)
+    (team / "kept").symlink_to(other)
+    store = CheckpointFolder(team / "kept")
+    store.save(1, STATE)
+    store.close()
+    assert [(other / name).read_text() for name in ("lock", ".writing-notes")] == ["precious"] * 2

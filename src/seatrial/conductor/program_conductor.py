@@ -92,8 +92,8 @@ class ProgramConductor(BaseConductor):
         self._ready: set[int] = set()
         self._results: dict[int, int] = {}
         """Rank -> the exit code that it announced together with its result."""
-        self._finished_hosts: set[str] = set()
-        """Hosts of these ranks."""
+        self._finished_hosts: dict[str, float] = {}
+        """Host of these ranks -> time of its first result."""
         self._errors: dict[int, tuple[str, str]] = {}
         """Rank -> cause and message of its error."""
         self._exits: dict[int, Exit] = {}
@@ -231,7 +231,7 @@ class ProgramConductor(BaseConductor):
         self._results[rank] = code
         if (host := self._places[self._nodes[rank]]) not in self._finished_hosts:
             had_most = self._most_finished()
-            self._finished_hosts.add(host)
+            self._finished_hosts[host] = now
             first_or_most = len(self._finished_hosts) == 1 or (self._most_finished() and not had_most)
             # While ranks are being ended, the deadline is that of their end.
             if self.state is State.RUN and first_or_most:
@@ -239,7 +239,7 @@ class ProgramConductor(BaseConductor):
 
     def _most_finished(self) -> bool:
         """Return whether ranks of more than half of the hosts have a result: a single one may say so early."""
-        return 2 * len(self._finished_hosts) > self._num_hosts() and not self._is_doubted
+        return 2 * len(self._finished_hosts) > self._num_hosts()
 
     def _receive_error(self, rank: int, event: ErrorEvent, now: float) -> None:
         self._errors[rank] = (cause_of(event), brief(event["message"], _MOST_MESSAGE_CHARS))
@@ -421,11 +421,13 @@ class ProgramConductor(BaseConductor):
                 self._record(NoteEvent(kind="note", severity="warn", text=text))
 
     def _fail_late(self, running: Mapping[int, RankStatus], now: float) -> None:
-        if self._results and not self._most_finished():
+        if self._results and (self._is_doubted or not self._most_finished()):
             left = sorted(self._rank_statuses.keys() - self._results.keys())
             moved_at = max(self._rank_statuses[rank].moved_at for rank in left)
             # Of three hosts, two that work on are no less right than one that has finished; of two, nobody knows.
-            if self._num_hosts() == 2 or self._read_until - moved_at >= _SETTLE_S:
+            # Ranks that move have ten times that time.
+            moved_at = min(moved_at, min(self._finished_hosts.values()) + 9 * _SETTLE_S)
+            if self._is_doubted or self._num_hosts() == 2 or self._read_until - moved_at >= _SETTLE_S:
                 had_not = f"{named_ranks(left)} had not {_SETTLE_S:.0f} s later"
                 text = f"{named_ranks(sorted(self._results))} had finished, {had_not}"
                 self._fail(Failure(suspicions=(), text=text, whole=True), now)

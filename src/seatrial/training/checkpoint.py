@@ -262,7 +262,8 @@ class CheckpointFolder:
             if lock is not None:
                 self._held.callback(os.close, lock)
                 # The folder is locked, so these were left behind by writers that died.
-                for leftover in itertools.islice(self._way().glob(f"{_WRITING}*"), _MOST_LOOKED_AT):
+                leftovers = () if self._exchange else self._way().glob(f"{_WRITING}*")
+                for leftover in itertools.islice(leftovers, _MOST_LOOKED_AT):
                     with contextlib.suppress(OSError):
                         remove(leftover)
         except OSError as error:

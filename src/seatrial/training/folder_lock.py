@@ -41,7 +41,9 @@ def lock_folder(folder: Path, *, named: Path, wait_s: float) -> int | None:
                 )
             time.sleep(_POLL_S)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        write_holder(descriptor, f"{json.dumps(holder)}\n")
+        # Another user may have put a link to a folder of ours there, in which a file of that name is something else.
+        if not (said := os.pread(descriptor, 1_000, 0)) or _read_holder(said):
+            write_holder(descriptor, f"{json.dumps(holder)}\n")
     except OSError as error:
         os.close(descriptor)
         if error.errno in _NO_LOCKS:
@@ -64,11 +66,20 @@ def _try(descriptor: int) -> bool:
 
 
 def _holder(descriptor: int) -> str:
-    holder = {}
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        holder = json.loads(os.pread(descriptor, 1_000, 0))
-    if not isinstance(holder, dict) or not {"pid", "host", "since"} <= holder.keys():
+    said = b""
+    with contextlib.suppress(OSError):
+        said = os.pread(descriptor, 1_000, 0)
+    if not (holder := _read_holder(said)):
         return "an unknown process"  # it has locked the file and not yet written to it
     # Another user may have written it.
     pid, host, since = (ascii(str(holder[name])[:100])[1:-1] for name in ("pid", "host", "since"))
     return f"process {pid} on {host}, since {since},"
+
+
+def _read_holder(said: bytes) -> dict[str, object]:
+    """Return the process that holds or has held a lock; empty: the file says something else."""
+    with contextlib.suppress(ValueError, RecursionError):
+        holder = json.loads(said)
+        if isinstance(holder, dict) and {"pid", "host", "since"} <= holder.keys():
+            return holder
+    return {}

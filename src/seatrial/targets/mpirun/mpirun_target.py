@@ -169,6 +169,7 @@ def _find_mpirun(name: str) -> MpiLauncher:
         done = subprocess.run(
             [path, "--version"],
             env={**os.environ, "PATH": os.pathsep.join([os.path.dirname(path), os.environ.get("PATH", "")])},
+            cwd=_OF_ROOT,  # Intel MPI would execute what an mpiexec.conf in the working folder names
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

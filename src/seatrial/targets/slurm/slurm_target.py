@@ -156,7 +156,9 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     step += [f"--job-name={job.run}", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none"]
     if slurm.container_image is not None:
         step += [f"--container-image={slurm.container_image}", f"--container-mounts={folder}:{folder}"]
-    agent = (*start_argv(job.python, bundle_path), "-m", "seatrial.agent.agent_main")
+    # A relative path would begin in /tmp on a host that lacks the working folder.
+    python = str(Path(job.python).absolute()) if os.path.dirname(job.python) else job.python
+    agent = (*start_argv(python, bundle_path), "-m", "seatrial.agent.agent_main")
     if slurm.allocation is not None:
         # This shell may be a job step that holds the resources of the nodes; --overlap shares them.
         argv = ["sh", "-c", f'{_WITH_PEERS} "$@"', "sh", *step, "--overlap", *slurm.extra_args, *agent]
