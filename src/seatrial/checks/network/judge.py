@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
@@ -142,17 +142,23 @@ def _union(pairs: Mapping[Any, Pairs]) -> Pairs:
 
 def _rendezvous(seen: Observations, closed: Pairs, unclear: int) -> Iterator[Finding]:
     """Yield findings for the rendezvous on the first node, where other ports of that node are open."""
+    tried = (seen.tried.pairs - closed - seen.busy).targets
     for role in ("store", "master"):
-        hows: Counter[str] = Counter()
-        sources: defaultdict[int, list[int]] = defaultdict(list)
+        hows: defaultdict[int, dict[int, str]] = defaultdict(dict)
+        no_socket: defaultdict[int, int] = defaultdict(int)
         for entry in seen.failed:
             for target in numbers_of(entry.targets & ~unclear) if entry.role == role else ():
-                if (entry.source, target) not in closed:
-                    sources[target].append(entry.source)
-                    hows[entry.how] += 1
-        for target, its_sources in sources.items():
-            if role in seen.nodes[target].places and hows.most_common(1)[0][0] != _NOT_TRIED:
-                yield port_finding(seen, target, role, tuple(sorted(its_sources)), hows.most_common(1)[0][0])
+                if entry.how == _NOT_TRIED:
+                    no_socket[entry.source] |= 1 << target
+                elif (entry.source, target) not in closed:
+                    # A source may say a thousand times how it failed.
+                    hows[target].setdefault(entry.source, entry.how)
+        for target, how_of in hows.items():
+            if role in seen.nodes[target].places:
+                its_tried = [
+                    source for source, targets in tried.items() if (targets & ~no_socket[source]) >> target & 1
+                ]
+                yield port_finding(seen, target, role, how_of, its_tried)
 
 
 def _names(seen: Observations) -> Iterator[Finding]:

@@ -16,6 +16,8 @@ from seatrial.evidence.findings import Culprit, Finding, Severity
 _CHECK = "network"
 _SHOWN = 8
 """Names in the name of a culprit, and lines of evidence."""
+_LEAST_HOSTS = 2
+"""Hosts whose word names the node that they do not reach, where more do not reach it than reach it."""
 _HOW = {
     "no answer": "no answer",
     "refused": "refused",
@@ -191,23 +193,34 @@ def name_finding(seen: Observations, hows: Mapping[int, Mapping[int, str]], *, n
     return _finding("warn", what, _nodes(seen, tuple(hows)), _MAP_NAME, lines)
 
 
-def port_finding(seen: Observations, target: int, role: str, sources: Sequence[int], how: str) -> Finding:
-    """Return the finding for the rendezvous of a node whose other ports are open."""
-    node = seen.nodes[target]
+def port_finding(seen: Observations, target: int, role: str, hows: Mapping[int, str], tried: Sequence[int]) -> Finding:
+    """Return the finding for the rendezvous of a node whose other ports are open.
+
+    ``hows``: source -> how its connection failed; ``tried``: the sources that tried it, as far as they are known.
+    """
+    node, sources = seen.nodes[target], sorted(hows)
     is_master = role == "master"
     is_needed = not is_master or node.master_port_set
     meaning = ("MASTER_PORT" if node.master_port_set else "the usual MASTER_PORT") if is_master else "the rendezvous"
     place = f"node {node.name} at {_written(*node.places[role])} ({meaning})"
+    (how, _), *_ = Counter(hows.values()).most_common(1)
     what = f"{_named(seen, sources)} cannot connect to {place}: {_HOW.get(how, 'no answer')}"
-    culprit = _nodes(seen, (target,))
-    ends = tuple(sorted((target, *sources)))
+    ends = sorted((target, *sources))
+    num_failed, num_tried = len(_places_of(seen, sources)), len(_places_of(seen, {*sources, *tried}))
     if len(sources) == 1:
         # The word of one node against another one.
         names = f"link {seen.nodes[ends[0]].name}–{seen.nodes[ends[1]].name}, endpoints not separable"
         culprit = Culprit(kind="link", name=names, nodes=_hostnames(seen, ends))
-    elif len({seen.nodes[source].place_of_node or source for source in sources}) == 1:
-        culprit = _between(seen, ends)  # of one host against another one
+    elif num_failed < _LEAST_HOSTS or 2 * num_failed <= num_tried:
+        culprit = _between(seen, ends)  # of one host against another one, or of few hosts against many
+    else:
+        culprit = _nodes(seen, (target,))
     return _finding("fail" if is_needed else "warn", what, culprit, _open_action(seen))
+
+
+def _places_of(seen: Observations, nodes: Iterable[int]) -> set[str | int]:
+    """Return the hosts of these nodes: where each one joined, else the node itself."""
+    return {seen.nodes[node].place_of_node or node for node in nodes}
 
 
 def hostname_finding(seen: Observations, hostname: str, nodes: Sequence[int]) -> Finding:
