@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from conductor.stub_agent import TOKEN
 
-from seatrial.agent import agent_main
+from seatrial.agent import agent_main, controller_search
 from seatrial.conductor.clock import clock_s
 from seatrial.conductor.server import Server
 from seatrial.protocol.handshake import proof
@@ -21,8 +21,8 @@ from seatrial.protocol.wire import Decoder, encode
 _HELLO = {"kind": "hello", "nonce": "n", "node_rank": 0}
 
 
-def _server(addresses: dict[int, set[str]]) -> Server:
-    server = Server("127.0.0.1", lambda node: TOKEN, lambda event: None, addresses=addresses)
+def _server(addresses: dict[int, set[str]], host: str = "127.0.0.1", port: int = 0) -> Server:
+    server = Server(host, lambda node: TOKEN, lambda event: None, (port,), addresses=addresses)
     server._nodes = 1
     return server
 
@@ -101,3 +101,46 @@ def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pyte
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         ports = [listener.getsockname()[1] for listener in silent]
         agent_main._connect("127.0.0.1", [*ports, server.port], TOKEN, 0).connection.close()
+
+
+def _joined_at(monkeypatch: pytest.MonkeyPatch, ports: list[int]) -> str:
+    """Return at which address an agent joins a controller whose name has two."""
+    monkeypatch.setattr(controller_search, "resolve_in_thread", lambda name: ["127.0.0.1", "127.0.0.2"])
+    monkeypatch.setattr(agent_main, "_FIRST_ANSWER_S", 0.1)
+    control = agent_main._connect("controller", ports, TOKEN, 0)
+    with control.connection as connection:
+        return str(connection.getpeername()[0])
+
+
+@pytest.mark.parametrize("listens", [True, False], ids=["it did not answer", "it did not listen"])
+def test_an_agent_keeps_to_the_first_address(monkeypatch: pytest.MonkeyPatch, listens: bool) -> None:
+    """Else agents of one machine join from its addresses of both families, and count as those of two machines."""
+    with socket.create_server(("127.0.0.2", 0)) as second, contextlib.ExitStack() as stack:
+        port = second.getsockname()[1]
+        early = [_server({}, port=port)] if listens else []
+
+        def begin_once_the_agent_is_at_the_second_address() -> None:
+            select.select([second], [], [], 20.0)
+            stack.enter_context(_answered(early[0] if early else _server({}, port=port)))
+            _pass_on(second, port)
+
+        controller = threading.Thread(target=begin_once_the_agent_is_at_the_second_address)
+        controller.start()
+        try:
+            assert _joined_at(monkeypatch, [port, _unused_port()]) == "127.0.0.1"
+        finally:
+            controller.join(30.0)
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_an_agent_joins_where_only_a_later_address_answers(monkeypatch: pytest.MonkeyPatch, is_silent: bool) -> None:
+    server = _server({}, "127.0.0.2")
+    with contextlib.ExitStack() as stack, _answered(server):
+        if is_silent:
+            stack.enter_context(socket.create_server(("127.0.0.1", server.port)))
+        assert _joined_at(monkeypatch, [_unused_port(), server.port]) == "127.0.0.2"
+
+
+def _unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

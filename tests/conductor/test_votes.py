@@ -52,6 +52,17 @@ def test_more_addresses_than_machines_blame_nobody(places: list[str], machines: 
     assert note["text"].startswith(f"agents joined from {addresses}, and the launcher started them on {machines}")
 
 
+def test_the_doubt_names_the_addresses_of_fewest_nodes() -> None:
+    """A person sees there which machine joined from several."""
+    _, (note,) = _joined([_HERE, _HERE, "b", "b", "h", "b"], 2)
+    assert note["text"].endswith(f"; they are h (node 4), {_HERE} (nodes 0 and 1), b (nodes 2, 3 and 5)")
+    places = [_HERE, _HERE, "b", "b", "h", "b", "k", "k", "m", "m"]
+    _, (note,) = _joined(places, 4)
+    assert note["text"].endswith(
+        f"; those of the fewest nodes are h (node 4), {_HERE} (nodes 0 and 1), k (nodes 6 and 7), m (nodes 8 and 9)"
+    )
+
+
 @pytest.mark.parametrize(
     ("places", "machines"),
     [

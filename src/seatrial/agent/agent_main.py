@@ -18,6 +18,7 @@ All settings come from its environment:
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -207,6 +208,9 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
 
     Another job's conductor, or a stranger, may listen on one of the ports, so the agent obeys no peer that has not
     proved that it knows the token. Raises SeatrialError when no conductor of this job answers in time.
+
+    All agents of a machine should join by the same address of the conductor: from where they connect tells it what
+    shares a machine. So an agent that finds it at a later address of its name looks once more at the earlier ones.
     """
     search = ControllerSearch(host, node_rank, environ=os.environ)
     # With one port the controller started us, so it listens, if perhaps busy with strangers; with several ports we may
@@ -218,25 +222,37 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
     report_at_s = _REPORT_S if in_pod(os.environ) else math.inf
     reason: object = "nobody answered"
     stranger = ""
+    reached: set[str] = set()
     while True:
         refused = 0
-        addresses = [(address, port) for address in search.addresses() for port in ports]
+        hosts = search.addresses()
+        addresses = [(address, port) for address in hosts for port in ports]
         reason = reason if search.error is None else search.error
-        for address in addresses:
+        for address, port in addresses:
             try:
-                connection = socket.create_connection(address, timeout=answer_s)
+                connection = socket.create_connection((address, port), timeout=answer_s)
             except OSError as error:
                 reason, refused = error, refused + 1
+                if isinstance(error, ConnectionRefusedError):
+                    reached.add(address)
                 continue
+            reached.add(address)
+            # It may not have listened yet when we were there, or not have answered in time. Where nothing ever came
+            # back, as behind a firewall, another look would only cost time.
+            earlier = [one for one in hosts[: hosts.index(address)] if one in reached]
             answered = True
             try:
-                control = _shake_hands(connection, token, node_rank, answer_s, port=address[1])
+                control = _shake_hands(connection, token, node_rank, answer_s, port=port, joins=not earlier)
             except OSError as error:
                 reason, control, answered = error, None, False
-            if control is not None:
+            if control is not None and not earlier:
                 return control
             connection.close()
-            if answered:
+            if control is not None:
+                longer_s = min(2 * answer_s, _ANSWER_TIMEOUT_S)
+                if control := _connect_again([*earlier, address], port, token, node_rank, longer_s):
+                    return control
+            elif answered:
                 stranger = (
                     "who answers there does not know the secret of this job; are SEATRIAL_TOKEN and"
                     " ~/.config/seatrial/token the same on all nodes?"
@@ -254,12 +270,35 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
         time.sleep(0.2)
 
 
+def _connect_again(
+    addresses: list[str], port: int, token: str, node_rank: int, answer_s: float
+) -> ControlConnection | None:
+    """Return the connection to the conductor at the first of the addresses where it answers; None: at none."""
+    for address in addresses:
+        try:
+            connection = socket.create_connection((address, port), timeout=answer_s)
+        except OSError:
+            continue
+        with contextlib.suppress(OSError):
+            if control := _shake_hands(connection, token, node_rank, answer_s, port=port):
+                return control
+        connection.close()
+    return None
+
+
 def _shake_hands(
-    connection: socket.socket, token: str, node_rank: int, answer_s: float = _ANSWER_TIMEOUT_S, *, port: int = 0
+    connection: socket.socket,
+    token: str,
+    node_rank: int,
+    answer_s: float = _ANSWER_TIMEOUT_S,
+    *,
+    port: int = 0,
+    joins: bool = True,
 ) -> ControlConnection | None:
     """Return the connection after the handshake. None: no valid proof came. Raises OSError for no answer.
 
     ``port``: to which it leads. A neighbor who listens there would pass on what the conductor says at another one.
+    ``joins``: whether to send the proof of this agent, with which it joins; else only the conductor proves itself.
     """
     nonce = secrets.token_hex(16)
     hello = Hello(kind="hello", nonce=nonce, node_rank=node_rank)
@@ -281,13 +320,14 @@ def _shake_hands(
         answer.get("proof"), token, "conductor", nonce, challenge, node_rank, port
     ):
         return None
-    own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))
-    if by_munge:
-        try:
-            own_proof["credential"] = make_credential("proof", own_proof["proof"])
-        except MungeError as error:
-            raise _without_munge(node_rank, "prove", error) from error
-    connection.sendall(b"".join(encode(own_proof)))
+    if joins:
+        own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))
+        if by_munge:
+            try:
+                own_proof["credential"] = make_credential("proof", own_proof["proof"])
+            except MungeError as error:
+                raise _without_munge(node_rank, "prove", error) from error
+        connection.sendall(b"".join(encode(own_proof)))
     return ControlConnection(
         connection=connection,
         received=received,

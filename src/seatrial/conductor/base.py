@@ -19,11 +19,13 @@ from seatrial.conductor.rank_status import RankStatus
 from seatrial.protocol.commands import AgentCommand, AgentReport, Heartbeat, Kill, Stop, Welcome
 from seatrial.protocol.events import EndEvent, Event, InterruptedEvent, NoteEvent
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, HEARTBEAT_S, NODE_SILENT_S, OUTPUT_S
+from seatrial.util.text import all_named
 
 END_S = 10.0
 """Seconds for ranks to quit or to be killed, and for agents to stop."""
 _LONGEST_GAP_S = CONDUCTOR_SILENT_S - HEARTBEAT_S
 """Between two heartbeats; after a longer one agents take this process for dead."""
+_MAX_SHOWN_PLACES = 4
 
 
 class BaseConductor(ABC):
@@ -212,12 +214,19 @@ class BaseConductor(ABC):
         for node in sorted(self._places):
             self._places[node] = first.setdefault(config.host_name(node), self._places[node])
         # Behind a proxy no place is known, and each node has its name.
-        known = {place for node, place in self._places.items() if place != config.host_name(node)}
+        known: dict[str, list[str]] = {}
+        for node, place in sorted(self._places.items()):
+            if place != config.host_name(node):
+                known.setdefault(place, []).append(str(node))
         if config.machines is not None and len(known) > config.machines:
+            # A machine that joined from several addresses has fewer nodes at each than the others, often one.
+            fewest = sorted(known.items(), key=lambda item: len(item[1]))[:_MAX_SHOWN_PLACES]
+            shown = ", ".join(f"{place} ({all_named('node', nodes)})" for place, nodes in fewest)
             text = (
                 f"agents joined from {len(known)} addresses, and the launcher started them on {config.machines}"
                 f" machine{'' if config.machines == 1 else 's'}; one at several addresses would count as several hosts,"
-                " so nobody can be blamed: let each machine join from one address"
+                " so nobody can be blamed: let each machine join from one address;"
+                f" {'those of the fewest nodes' if len(known) > len(fewest) else 'they'} are {shown}"
             )
             self._is_doubted = True
             self._record(NoteEvent(kind="note", severity="error", text=text, untrusted=sorted(self._places)))
