@@ -12,10 +12,17 @@ from seatrial.checks.network.judge import judge
 from seatrial.checks.network.params import Params
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Ruling
+from seatrial.evidence.measurement import Fact
 
 
 def _ruling_of(evidence: Evidence) -> Ruling:
     return judge(evidence, Params())
+
+
+def _with_crowded(evidence: Evidence, node: int, said: object) -> Evidence:
+    """Let a node say which of its ports were crowded, when all have made their calls."""
+    fact = Fact(check="network", name="crowded", value=said, node_rank=node, stage="count")
+    return replace(evidence, facts=(*evidence.facts, fact))
 
 
 def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
@@ -31,13 +38,7 @@ def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
 def test_a_node_whose_kernel_dropped_calls_is_not_closed(how: str, crowded: int) -> None:
     """A user of that node can fill the queue of its port, and is not the node. Its own word is enough for that."""
     whole = network_evidence(4, lambda a, b: how if b == 2 else None)
-    facts = tuple(
-        replace(fact, value={**fact.value, "crowded": ["data"]})
-        if fact.name == "connections" and fact.node_rank == crowded
-        else fact
-        for fact in whole.facts
-    )
-    ruling = _ruling_of(replace(whole, facts=facts))
+    ruling = _ruling_of(_with_crowded(whole, crowded, ["data"]))
     if crowded == 2 and how != "no route":
         assert ruling.findings == ()
         assert ruling.absent == ("connections to node2, which too many others were connected to",)
@@ -45,14 +46,10 @@ def test_a_node_whose_kernel_dropped_calls_is_not_closed(how: str, crowded: int)
         assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]
 
 
-@pytest.mark.parametrize("said", ["data", 1, [["data"]], {"data": 1}, None], ids=str)
+@pytest.mark.parametrize("said", ["data", 1, [["data"]], {"data": 1}, None, []], ids=str)
 def test_nonsense_about_a_queue_excuses_nobody(said: object) -> None:
     whole = network_evidence(4, lambda a, b: "no answer" if b == 2 else None)
-    facts = tuple(
-        replace(fact, value={**fact.value, "crowded": said}) if fact.name == "connections" else fact
-        for fact in whole.facts
-    )
-    assert len(_ruling_of(replace(whole, facts=facts)).findings) == 1
+    assert len(_ruling_of(_with_crowded(whole, 2, said)).findings) == 1
 
 
 def test_one_node_that_finds_another_one_busy_is_in_the_line() -> None:

@@ -10,13 +10,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from seatrial.checks.network import endpoint
+from seatrial.checks.network import measure as measurement
 from seatrial.checks.network.measure import Peer, _Calls, leads_elsewhere
 from seatrial.checks.network.params import PAYLOAD_BYTES, Params
+from seatrial.protocol.commands import NodeStep
+from seatrial.rank.node_context import NodeContext
 
 OURS, OTHER = bytes(range(32)), bytes(32)
 OUR_ANSWER = endpoint._words(OURS)[1]
@@ -118,21 +121,34 @@ def test_idle_connections_of_others_close_no_node(
 def test_a_listener_knows_that_the_kernel_dropped_calls(
     monkeypatch: pytest.MonkeyPatch, listener: endpoint.Endpoint
 ) -> None:
-    """Whoever fills its queue faster than it is emptied makes it look closed: any user of its machine can."""
+    """Whoever fills its queue faster than it is emptied makes it look closed: any user of its machine can.
+
+    Its node tells so in the last stage, when all have made their calls.
+    """
     monkeypatch.setattr(endpoint, "_MOST_WAITING", 1)
-    port = listener.run(listener.listen("127.0.0.1"), 10.0)
-    assert port is not None
-    assert not listener.is_crowded("127.0.0.1", port)
+    monkeypatch.setattr(measurement, "Endpoint", lambda: listener)
+    events: list[Any] = []
+    step: dict[str, Any] = {"node": 1, "check": "network", "stage": "listen", "gen": 0, "step": 0, "given": {}}
+    step |= {"backend": "gloo", "device": "cpu", "address": "127.0.0.1", "env": {}}
+    context = NodeContext(step=cast(NodeStep, step), emit=events.append)
+    measurement.measure(context, Params())
+    context.step = cast(NodeStep, {**step, "stage": "count"})
+    measurement.measure(context, Params())
+    ((role, address, port), *_) = context.shared[2]
+    assert (role, len(events), listener.crowded()) == ("data", 1, set())
     is_over = threading.Event()
     listener._loop.call_soon_threadsafe(is_over.wait, 20)
     with ExitStack() as stack:
         stack.callback(is_over.set)
         until = time.monotonic() + 10
-        while not listener.is_crowded("127.0.0.1", port):
+        while not listener.crowded():
             assert time.monotonic() < until
             caller = stack.enter_context(socket.socket())
             caller.setblocking(False)
-            caller.connect_ex(("127.0.0.1", port))
+            caller.connect_ex((address, port))
+    measurement.measure(context, Params())
+    (fact,) = events[-1]["facts"]
+    assert (fact["name"], fact["value"], fact["stage"]) == ("crowded", ["data"], "count")
 
 
 def test_a_listener_is_another_one_to_strangers(

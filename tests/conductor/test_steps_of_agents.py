@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,27 @@ def test_a_late_node_ends_its_check_and_the_ranks_start() -> None:
         "error",
         "node 1 did not finish network/listen",
     )
+
+
+COUNT = StepPlan(check="network", scope="agents", stage="count", excuses=True, timeout_s=20.0)
+
+
+@pytest.mark.parametrize("late", [{1}, {0, 1, 2}], ids=["one", "all"])
+def test_what_excuses_others_is_asked_without_a_late_node(late: set[int]) -> None:
+    """Else one that lies keeps from all others what shows that nobody is to blame. It takes no second deadline."""
+    steps = (replace(OF_AGENTS[1], last_stage=False), COUNT, *STEPS)
+    other = ((), {"interface": "eth1"})
+    record = run(steps, late_nodes=frozenset(late), next_round=lambda check, events: other)
+    asked = [(event["stage"], event["nodes"]) for event in record.of("step") if event["check"] == "network"]
+    assert asked == [("connect", [0, 1, 2]), ("count", [0, 2])][: 2 if len(late) == 1 else 1]
+    assert [event["outcome"] for event in record.of("step_end")][:2] == ["deadline", "done"]
+    assert len([note for note in record.of("note") if "did not finish network" in note["text"]]) == 1
+
+
+def test_all_nodes_take_part_in_a_round_after_what_excuses() -> None:
+    steps = (replace(OF_AGENTS[1], last_stage=False), COUNT)
+    record = run(steps, next_round=lambda check, events: ((), {"interface": "eth1"}))
+    assert [event["nodes"] for event in record.of("step")] == [[0, 1, 2]] * 3
 
 
 def test_a_round_that_brings_nothing_is_not_repeated() -> None:

@@ -109,6 +109,16 @@ def test_a_stage_that_never_started_is_absent() -> None:
     assert conclusion.rulings["compute"].absent == ("stage again",)
 
 
+def test_a_record_without_what_excuses_failures_lacks_nothing() -> None:
+    """An earlier version may have had no such stage; without it nobody is excused."""
+
+    def load(name: str) -> Check:
+        return replace(fake_load(name), stages=(Stage(), Stage(name="count", excuses=True)))
+
+    conclusion = conclude(healthy().events, load=load)
+    assert (conclusion.verdict.status, conclusion.rulings["compute"].absent) == ("PASS", ())
+
+
 def test_an_incomplete_record_names_nobody_by_comparison() -> None:
     """With two digests missing, three against two becomes one against two: the wrong rank would be named."""
 

@@ -31,6 +31,9 @@ class Stage:
     """The name that ``context.stage``, measurements and facts carry."""
     first_only: bool = False
     """Whether only the first rank runs this stage, for example to open a store."""
+    excuses: bool = False
+    """Whether it only brings what excuses failures that earlier stages saw. Scope ``agents`` only: it follows also
+    where a node was late in an earlier stage, without that node, and a record without it lacks nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ class StepPlan:
     """Stage of the check."""
     first_only: bool = False
     """Only the first rank of the generation takes part."""
+    excuses: bool = False
+    """Follows also where a node was late in an earlier stage of the check, without that node. Scope ``agents`` only."""
     last_stage: bool = True
     """The results of the check are complete after it."""
     timeout_s: float = _DEFAULT_TIMEOUT_S
@@ -46,7 +48,7 @@ class StepPlan:
     def next_round(self, ranks: tuple[int, ...], values: Any) -> StepPlan:
         """Return the next round of this check, by these ranks, with the values that its results so far suggest."""
         number = int(self.stage.removeprefix(ROUND)) + 1 if self.stage.startswith(ROUND) else 1
-        return replace(self, stage=f"{ROUND}{number}", first_only=False, ranks=ranks, round=values)
+        return replace(self, stage=f"{ROUND}{number}", first_only=False, excuses=False, ranks=ranks, round=values)
 
 
 def of_plan(plan: Plan, load: Callable[[str], Check]) -> tuple[StepPlan, ...]:
@@ -63,6 +65,7 @@ def of_plan(plan: Plan, load: Callable[[str], Check]) -> tuple[StepPlan, ...]:
                     watches=check.watches,
                     stage=stage.name,
                     first_only=stage.first_only,
+                    excuses=stage.excuses,
                     last_stage=number == len(check.stages),
                     timeout_s=float(values.get("timeout_s", _DEFAULT_TIMEOUT_S)),
                     params=values,

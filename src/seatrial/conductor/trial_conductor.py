@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 from seatrial.conductor.base import END_S, BaseConductor
@@ -188,7 +189,8 @@ class TrialConductor(BaseConductor):
         self.state = State.AGENTS
         until = min(now + step.timeout_s, self._deadline)
         self._hang_detector.begin((), until, now, together=False)
-        self._awaited = self._heard_at.keys() - self._gone
+        late = self._awaited if step.excuses else set()
+        self._awaited = self._heard_at.keys() - self._gone - late
         timeout_s = round(max(until - now, 0.0), 3)
         self._record({**self._step_event(step, timeout_s, []), "nodes": sorted(self._awaited)})
         command = NodeStepCommand(
@@ -226,12 +228,19 @@ class TrialConductor(BaseConductor):
         return self._shared if step.round is None else {**self._shared, "round": step.round}
 
     def _agents_finished(self, outcome: Literal["done", "deadline"], now: float) -> None:
-        """Go on after a step of agents: without the stages after one that was late, and those that need what failed."""
+        """Go on after a step of agents: without those that need what failed.
+
+        After one that was late, of its check only a stage that excuses follows, and no further round.
+        """
         step = self._plan[self._at]
         self._end_step(outcome, now)
         if outcome == "deadline":
-            rest = [other for other in self._plan[self._at + 1 :] if other.check != step.check]
-            self._plan[self._at + 1 :] = rest
+            is_any_in_time = bool(self._heard_at.keys() - self._gone - self._awaited)
+            self._plan[self._at + 1 :] = [
+                replace(other, last_stage=other.last_stage and other.check != step.check)
+                for other in self._plan[self._at + 1 :]
+                if other.check != step.check or (other.excuses and is_any_in_time)
+            ]
         elif step.last_stage:
             self._plan_more()
         to_come = self._plan[self._at + 1 : self._at + 2]

@@ -205,6 +205,8 @@ def _never_asked(trial: Trial, check: Check) -> tuple[str, ...]:
     """Return the stages that were not started, or not on all ranks."""
     absent = []
     for stage in check.stages:
+        if stage.excuses:
+            continue  # without it nobody is excused
         if check.scope == "agents":
             steps = [step for step in trial.steps if (step.check, step.stage) == (check.name, stage.name)]
             left_out = {entry.node for entry in trial.nodes} - {node for step in steps for node in step.nodes}

@@ -110,11 +110,10 @@ class Endpoint:
         self._listeners[address, chosen] = own
         return chosen
 
-    def is_crowded(self, address: str, port: int) -> bool:
-        """Return whether the kernel has dropped connections there, since others filled the queue: to the callers this
-        node seems closed."""
-        listener = self._listeners.get((address, port))
-        return listener is not None and dropped_calls(listener) > 0
+    def crowded(self) -> set[tuple[str, int]]:
+        """Return the addresses and ports where the kernel has dropped connections, since others filled the queue: to
+        the callers this node seems closed."""
+        return {place for place, listener in self._listeners.items() if dropped_calls(listener) > 0}
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._strangers) + len(self._callers) >= _MAX_VISITORS:

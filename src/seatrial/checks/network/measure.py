@@ -1,4 +1,4 @@
-"""Measurement of the network check on one node: listen, then connect to the other nodes."""
+"""Measurement of the network check on one node: listen, connect to the other nodes, then count what was dropped."""
 
 from __future__ import annotations
 
@@ -51,10 +51,16 @@ class Peer:
 
 
 def measure(context: NodeContext, params: Params) -> None:
-    """Listen and share where; or connect to all that the others shared."""
+    """Listen and share where; connect to all that the others shared; or tell which of its ports were crowded."""
     if context.stage == "listen":
         _listen(context)
-        return
+    elif context.stage == "count":
+        _count(context)
+    else:
+        _connect(context, params)
+
+
+def _connect(context: NodeContext, params: Params) -> None:
     shared = {int(node): values for node, values in context.given.items() if node.isdecimal() and values}
     places = context.given.get("places_of_nodes", {})
     peers = {node: _peer(node, values, places.get(str(node), "")) for node, values in shared.items()}
@@ -77,9 +83,19 @@ def measure(context: NodeContext, params: Params) -> None:
     if interface:
         context.fact("connections_over", {"interface": interface, **calls.to_json()})
     else:
-        # After the calls of the others have had about as much time as those of this node.
-        crowded = [role for role, address, port in own.places if endpoint.is_crowded(address, port)]
-        context.fact("connections", {"crowded": crowded, **calls.to_json()})
+        context.fact("connections", calls.to_json())
+
+
+def _count(context: NodeContext) -> None:
+    """Report the roles of the ports where the kernel dropped calls, if there are any.
+
+    All nodes have made their calls: one that somebody holds up calls this node long after its own calls are over.
+    """
+    endpoint: Endpoint | None = context.kept.get("endpoint")
+    crowded = endpoint.crowded() if endpoint is not None else set()
+    roles = [role for role, address, port in context.kept.get("places", ()) if (address, port) in crowded]
+    if roles:
+        context.fact("crowded", roles)
 
 
 def _listen(context: NodeContext) -> None:
@@ -96,7 +112,7 @@ def _listen(context: NodeContext) -> None:
         if addresses.store != addresses.data:
             wanted.append(("store", addresses.store, 0))
         wanted.append(("master", addresses.store, _master_port()))
-    places = [
+    places = context.kept["places"] = [
         [role, address, chosen]
         for role, address, port in wanted
         if (chosen := endpoint.run(endpoint.listen(address, port), _MARGIN_S)) is not None

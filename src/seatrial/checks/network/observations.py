@@ -202,10 +202,9 @@ def _crowded(evidence: Evidence) -> Mapping[str, int]:
     crowded = dict.fromkeys(ROLES, 0)
     for fact in evidence.facts:
         node = fact.node_rank
-        if fact.name == "connections" and node is not None and 0 <= node < _MOST_NODES:
-            said = fact.value.get("crowded", ()) if isinstance(fact.value, dict) else ()
-            for role in ROLES if isinstance(said, list) else ():
-                crowded[role] |= (role in said) << node
+        if fact.name == "crowded" and node is not None and 0 <= node < _MOST_NODES:
+            for role in ROLES if isinstance(fact.value, list) else ():
+                crowded[role] |= (role in fact.value) << node
     return crowded
 
 

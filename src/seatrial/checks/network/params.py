@@ -18,7 +18,7 @@ class Params:
     """Deadlines and limits of the connections between nodes."""
 
     timeout_s: float = 45.0
-    """Deadline of each of the two stages, seconds: 2,048 nodes take 15 s, and closed ones a few timeouts more."""
+    """Deadline of each of the three stages, seconds: 2,048 nodes take 15 s, and closed ones a few timeouts more."""
     connect_timeout_s: float = 3.0
     """Time for a connection to be accepted, seconds; in it a lost packet is sent again four times."""
     at_once: int = 64
