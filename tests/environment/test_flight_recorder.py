@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from seatrial import folders
-from seatrial.environment.flight_recorder import recorder_settings
+from seatrial.agent.program_ranks import prepare
+from seatrial.environment.flight_recorder import BUFFER, recorder_settings
 
 _FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 
@@ -59,3 +61,16 @@ def test_of_root_it_writes_to_no_folder_of_a_user(tmp_path: Path, monkeypatch: p
         for folder in (of_user, of_user / "new"):
             assert recorder_settings({name: str(folder)}) == {_FILE: f"{home}/.cache/torch/comm_lib_trace_rank_"}
     assert list(of_user.iterdir()) == []
+
+
+@pytest.mark.parametrize("by", ["the run", "the agent's environment", "nobody"])
+def test_a_place_is_named_whoever_turns_the_recorder_on(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(BUFFER, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if by == "the agent's environment":
+        monkeypatch.setenv(BUFFER, "2000")
+    start: Any = {"kind": "start_workers", "env": {BUFFER: "2000"} if by == "the run" else {}}
+    prepare(start)
+    assert (_FILE in start["env"]) == (by != "nobody")

@@ -81,8 +81,9 @@ def prepare(start: Start) -> tuple[str, str, str]:
     """
     with contextlib.suppress(OSError), open(sys.executable, "rb", buffering=0) as file:
         file.read(1)
-    if BUFFER in start["env"]:
-        start["env"] = {**recorder_settings({**os.environ, **start["env"]}), **start["env"]}
+    environ = {**os.environ, **start["env"]}
+    if BUFFER in environ:
+        start["env"] = {**recorder_settings(environ), **start["env"]}
     return start_folder(start["program"]) if start["kind"] == "start_program" else ("", "", "")
 
 

@@ -6,6 +6,7 @@ An agent may be root, and the script's folder or an entry of PATH may belong to 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -20,6 +21,8 @@ from seatrial.util.text import printable
 _NAME = "py-spy"
 _LIST = re.compile(r"^\[(?=\s*[{\]])", re.MULTILINE)
 """The beginning of a list of threads; lines of a log begin with ``[2026-``."""
+_MOST_STARTS = 16
+"""Lines that are tried: each is read to its end."""
 _DECODER = json.JSONDecoder()
 _ERROR = re.compile(
     r"^(?:(?:Error|error|Reason|Permission Denied): .*|It looks like you are running in .*|Caused by:(?:\n    .*)+"
@@ -86,7 +89,7 @@ def threads(code: int | None, said: str) -> str:
         code: its exit code; None: it did not answer in time.
         said: what it wrote to both outputs, such as a log before the list.
     """
-    for start in _LIST.finditer(said):
+    for start in itertools.islice(_LIST.finditer(said), _MOST_STARTS):
         with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError):
             found, _ = _DECODER.raw_decode(said, start.start())
             # The main thread is the last one there.
