@@ -20,9 +20,12 @@ def _ruling_of(evidence: Evidence) -> Ruling:
 
 
 def _with_crowded(evidence: Evidence, node: int, said: object) -> Evidence:
-    """Let a node say which of its ports were crowded, when all have made their calls."""
-    fact = Fact(check="network", name="crowded", value=said, node_rank=node, stage="count")
-    return replace(evidence, facts=(*evidence.facts, fact))
+    """Let all nodes say which of their ports were crowded, when all have made their calls."""
+    facts = [
+        Fact(check="network", name="crowded", value=said if each == node else [], node_rank=each, stage="count")
+        for each in evidence.nodes
+    ]
+    return replace(evidence, facts=(*evidence.facts, *facts))
 
 
 def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
@@ -44,6 +47,22 @@ def test_a_node_whose_kernel_dropped_calls_is_not_closed(how: str, crowded: int)
         assert ruling.absent == ("connections to node2, which too many others were connected to",)
     else:
         assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]
+
+
+def test_a_node_that_does_not_say_it_is_not_closed() -> None:
+    """A user who fills its queue may keep it too busy to answer in the last stage."""
+    whole = _with_crowded(network_evidence(4, lambda a, b: "no answer" if b == 2 else None), 1, [])
+    silent = replace(whole, facts=tuple(fact for fact in whole.facts if (fact.name, fact.node_rank) != ("crowded", 2)))
+    ruling = _ruling_of(silent)
+    assert ruling.findings == ()
+    assert ruling.absent == ("connections to node2, which did not say whether its kernel had dropped some",)
+
+
+@pytest.mark.parametrize("said", [["data"], []], ids=str)
+def test_what_a_node_says_after_its_calls_counts_if_the_trial_ends_there(said: list[str]) -> None:
+    whole = network_evidence(4, lambda a, b: "no answer" if b == 2 else None)
+    fact = Fact(check="network", name="crowded", value=said, node_rank=2, stage="connect")
+    assert len(_ruling_of(replace(whole, facts=(*whole.facts, fact))).findings) == (not said)
 
 
 @pytest.mark.parametrize("said", ["data", 1, [["data"]], {"data": 1}, None, []], ids=str)

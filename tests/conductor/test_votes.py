@@ -117,3 +117,14 @@ def test_a_rank_that_moves_for_ever_does_not_keep_a_program_from_its_end(
     program = SimulatedProgram(program_config(nodes=6, nproc_per_node=1, **changed), goes_on, places=places)
     text = str(program.run()["text"])
     assert text.startswith("ranks 0, 1, 2, 3 had finished, ranks 4, 5 had not")
+
+
+@pytest.mark.parametrize("machines", [3, None])
+def test_a_rank_that_has_a_result_and_does_not_exit_ends_no_controller(machines: int | None) -> None:
+    """NCCL may hang as it is torn down, also in a run in which some machine counts twice."""
+    hangs = {(0, 5): (Act(at_s=4.9, what="result"), Act(at_s=1e9, what="exit"))}
+    places = (_HERE, _HERE, "b", "b", "h", "k")
+    settings = program_config(nodes=6, nproc_per_node=1, machines=machines)
+    outcome = SimulatedProgram(settings, hangs, places=places).run()
+    assert outcome["how"] == "failed"
+    assert "rank 5" in str(outcome["text"])

@@ -54,7 +54,7 @@ _PORT_TIMEOUT_S = 10.0
 _HEAR_ALL_S = 1.0
 """The first error is seldom the cause: the conductor waits this long for others before it names a rank."""
 _SETTLE_S = 60.0
-"""Time from the first result of a rank to the end of the last rank."""
+"""Time from the first result of a rank to the end of the last rank; ten times that where ranks move."""
 _MAX_WAITING = 16
 _MOST_STILL = 8
 """Reports of ranks that stand still: each has the stacks of all ranks taken, and one agent can cause one a second."""
@@ -127,6 +127,7 @@ class ProgramConductor(BaseConductor):
     def _shift(self, missed_s: float) -> None:
         for status in self._rank_statuses.values():
             status.shift(missed_s)
+        self._finished_hosts = {host: at + missed_s for host, at in self._finished_hosts.items()}
         self._asked_at = {node: (at + missed_s, number) for node, (at, number) in self._asked_at.items()}
         self._failed_at, self._heard_until = (at and at + missed_s for at in (self._failed_at, self._heard_until))
 
@@ -422,14 +423,13 @@ class ProgramConductor(BaseConductor):
 
     def _fail_late(self, running: Mapping[int, RankStatus], now: float) -> None:
         if self._results and (self._is_doubted or not self._most_finished()):
-            left = sorted(self._rank_statuses.keys() - self._results.keys())
+            left = sorted(self._rank_statuses.keys() - self._results.keys()) or sorted(running)
             moved_at = max(self._rank_statuses[rank].moved_at for rank in left)
             # Of three hosts, two that work on are no less right than one that has finished; of two, nobody knows.
-            # Ranks that move have ten times that time.
             moved_at = min(moved_at, min(self._finished_hosts.values()) + 9 * _SETTLE_S)
             if self._is_doubted or self._num_hosts() == 2 or self._read_until - moved_at >= _SETTLE_S:
                 had_not = f"{named_ranks(left)} had not {_SETTLE_S:.0f} s later"
-                text = f"{named_ranks(sorted(self._results))} had finished, {had_not}"
+                text = f"{named_ranks(sorted(self._results.keys() - {*left}))} had finished, {had_not}"
                 self._fail(Failure(suspicions=(), text=text, whole=True), now)
             return
         if self._results:

@@ -82,7 +82,9 @@ def _busy_lines(seen: Observations) -> Iterator[str]:
     for target, sources in sorted(seen.busy.turned().targets.items()):
         name, of = seen.nodes[target].name, list(numbers_of(sources))
         places = {seen.nodes[source].place_of_node or source for source in of}
-        if len(places) == 1 and len(seen.nodes) > 2:
+        if seen.unheard >> target & 1:
+            yield f"connections to {name}, which did not say whether its kernel had dropped some"
+        elif len(places) == 1 and len(seen.nodes) > 2:
             names = listed("node", [seen.nodes[source].name for source in of])
             yield f"connections to {name} from {names}, which alone found it busy"
         else:

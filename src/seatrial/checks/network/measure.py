@@ -15,7 +15,7 @@ from typing import Any
 from seatrial.checks.network.addresses import own_addresses
 from seatrial.checks.network.endpoint import Endpoint, Failure, Reached, reach
 from seatrial.checks.network.observations import is_place, machine_at
-from seatrial.checks.network.params import MAX_NODES, NIC, PAYLOAD_BYTES, Params
+from seatrial.checks.network.params import COUNT, MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.environment.interface_choice import is_free
 from seatrial.probe import host, network
@@ -54,7 +54,7 @@ def measure(context: NodeContext, params: Params) -> None:
     """Listen and share where; connect to all that the others shared; or tell which of its ports were crowded."""
     if context.stage == "listen":
         _listen(context)
-    elif context.stage == "count":
+    elif context.stage == COUNT:
         _count(context)
     else:
         _connect(context, params)
@@ -84,18 +84,20 @@ def _connect(context: NodeContext, params: Params) -> None:
         context.fact("connections_over", {"interface": interface, **calls.to_json()})
     else:
         context.fact("connections", calls.to_json())
+        # Also here: the trial may end before the next stage.
+        _count(context)
 
 
 def _count(context: NodeContext) -> None:
-    """Report the roles of the ports where the kernel dropped calls, if there are any.
+    """Report the roles of the ports where the kernel dropped calls.
 
-    All nodes have made their calls: one that somebody holds up calls this node long after its own calls are over.
+    In the last stage all nodes have made their calls: one that somebody holds up calls this node long after its own
+    calls are over.
     """
     endpoint: Endpoint | None = context.kept.get("endpoint")
     crowded = endpoint.crowded() if endpoint is not None else set()
     roles = [role for role, address, port in context.kept.get("places", ()) if (address, port) in crowded]
-    if roles:
-        context.fact("crowded", roles)
+    context.fact("crowded", roles)
 
 
 def _listen(context: NodeContext) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from seatrial.checks.network.causes import Tried
 from seatrial.checks.network.pairs import Pairs, bits_of
-from seatrial.checks.network.params import NIC
+from seatrial.checks.network.params import COUNT, NIC
 from seatrial.checks.network.schedule import distances, within
 from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
@@ -77,6 +77,8 @@ class Observations:
     tried: Tried
     busy: Pairs
     """Pairs whose target had too many connections of others, at any of its addresses: neither open nor closed."""
+    unheard: int
+    """Nodes among these that may have had too many: they did not say so, as bits."""
     silent: tuple[int, ...]
     """Nodes that listened and did not report their connections."""
     deaf: tuple[int, ...]
@@ -93,7 +95,7 @@ def observe(evidence: Evidence) -> Observations:
     position, everybody = {node: at for at, node in enumerate(order)}, bits_of(order)
     # As many ranges as that, of nodes that are not known here too.
     most_ranges = max(len(evidence.nodes), len(listening))
-    crowded = _crowded(evidence)
+    crowded, unheard = _crowded(evidence)
     failed: list[Failed] = []
     planned: dict[int, int] = {}
     tried: dict[int, int] = {}
@@ -109,7 +111,9 @@ def observe(evidence: Evidence) -> Observations:
             said = _failures(
                 source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source), most_ranges
             )
-            its_failed = tuple(part for entry in said for part in _without_crowded(entry, crowded))
+            its_failed = tuple(
+                part for entry in said for part in _without_crowded(entry, crowded[entry.role] | unheard)
+            )
         except (TypeError, ValueError, KeyError):
             continue
         failed += (entry for entry in its_failed if entry.how != "busy")
@@ -125,6 +129,7 @@ def observe(evidence: Evidence) -> Observations:
             planned=Pairs(planned),
             pairs=Pairs({source: targets for source, targets in tried.items() if targets}),
         ),
+        unheard=unheard,
         busy=Pairs({source: targets for source, targets in busy.items() if targets}),
         silent=tuple(node for node in order if node not in planned),
         deaf=tuple(node for node in evidence.nodes if node not in listening),
@@ -197,20 +202,29 @@ def _few(entries: list[Any], most: int) -> list[Any]:
     return entries
 
 
-def _crowded(evidence: Evidence) -> Mapping[str, int]:
-    """Return role -> the nodes that say that too many connections waited at their address of that role, as bits."""
-    crowded = dict.fromkeys(ROLES, 0)
+def _crowded(evidence: Evidence) -> tuple[Mapping[str, int], int]:
+    """Return role -> the nodes that say that too many connections waited at their address of that role, and the nodes
+    of which nobody knows it, all as bits.
+
+    These have made their calls and did not answer in the last stage, as others did: a user may keep a node busy. Where
+    no node was asked, as in a trial that ended early, what they said after their calls counts.
+    """
+    crowded, called, asked = dict.fromkeys(ROLES, 0), 0, 0
     for fact in evidence.facts:
         node = fact.node_rank
-        if fact.name == "crowded" and node is not None and 0 <= node < _MOST_NODES:
+        if node is None or not 0 <= node < _MOST_NODES:
+            continue
+        called |= (fact.name == "connections") << node
+        if fact.name == "crowded":
+            asked |= (fact.stage == COUNT) << node
             for role in ROLES if isinstance(fact.value, list) else ():
                 crowded[role] |= (role in fact.value) << node
-    return crowded
+    return crowded, called & ~asked if asked else 0
 
 
-def _without_crowded(entry: Failed, crowded: Mapping[str, int]) -> Iterator[Failed]:
+def _without_crowded(entry: Failed, crowded: int) -> Iterator[Failed]:
     """Yield it, as ``busy`` where the other node was crowded: its kernel drops calls then, as a firewall would."""
-    busy = entry.targets & crowded[entry.role] if entry.how in _AS_IF_CLOSED else 0
+    busy = entry.targets & crowded if entry.how in _AS_IF_CLOSED else 0
     if busy:
         yield replace(entry, how="busy", targets=busy)
     if entry.targets & ~busy:

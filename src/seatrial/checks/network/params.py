@@ -9,6 +9,8 @@ MAX_NODES = 4_096
 PAYLOAD_BYTES = 1 << 14
 """Bytes there and back on each connection: more than one packet at any MTU, and no load even from 64 peers at once."""
 
+COUNT = "count"
+"""The last stage, in which nodes say which of their ports were crowded."""
 NIC = "nic:"
 """Begins the role of the address of another interface."""
 
