@@ -87,7 +87,8 @@ def test_nobody_is_told_to_go_on_after_a_disturbed_acceptance() -> None:
     assert shown[-1].startswith("next: before you sign, on idle nodes, run: seatrial run limits.toml")
 
 
-def test_a_disturbed_run_is_not_proposed_for_limits() -> None:
+def test_a_disturbed_run_is_not_proposed_for_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the reports of earlier runs count, as after make run
     loaded = disturbed(recorded(change=plan(demands_limits=True)))
     shown = card(loaded, Path("reports/x/report.html"), View())[-1]
     assert shown.startswith("next: this run gives no limits; 0 of 3 runs for limits so far; on idle nodes, run: ")

@@ -83,18 +83,20 @@ def test_a_rank_for_each_slot_in_the_order_of_the_hosts(stub: Path) -> None:
     assert command.argv[-1] == "a:3,b:1"
 
 
+def _type_in(folder: Path, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    monkeypatch.chdir(folder)
+
+
 @pytest.mark.parametrize("hosts", [None, "a:2"], ids=str)
 @pytest.mark.parametrize(("version", "mode", "at"), [(_INTEL, 0o755, None), (_INTEL, 0o775, "/"), (_OPEN, 0o775, None)])
 def test_intel_mpi_reads_no_options_of_other_users(
     version: str, mode: int, at: str | None, hosts: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes what ``mpiexec.conf`` of its working folder says, such as -genv LD_PRELOAD, whoever has put it there."""
-    launcher = _stub(tmp_path, version)
-    (typed := tmp_path / "typed").mkdir()
-    typed.chmod(mode)
-    monkeypatch.chdir(typed)
-    monkeypatch.setenv("PYTHONPATH", "src")
-    command = rendered(request(launcher, hosts=hosts, **({} if hosts else {"nproc_per_node": 1})))
+    _type_in(tmp_path / "typed", mode, monkeypatch)
+    command = rendered(request(_stub(tmp_path, version), hosts=hosts, **({} if hosts else {"nproc_per_node": 1})))
     assert command.folder == at
     assert shown_with_files([command])[-1].startswith(f"env -C {at} ") == (at is not None)
 
@@ -113,12 +115,9 @@ def test_no_agent_starts_where_others_can_put_libraries(
     version: str, mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open MPI 4 makes of LD_LIBRARY_PATH= an empty entry, with which the loader looks into the working folder."""
-    launcher = _stub(tmp_path, version)
-    (typed := tmp_path / "typed").mkdir()
-    typed.chmod(mode)
-    monkeypatch.chdir(typed)
+    _type_in(typed := tmp_path / "typed", mode, monkeypatch)
     monkeypatch.setenv("PYTHONPATH", "src")
-    command = rendered(request(launcher, nproc_per_node=1))
+    command = rendered(request(_stub(tmp_path, version), nproc_per_node=1))
     if mode == 0o775:
         assert command.argv[command.argv.index("--wdir" if version == _OPEN else "-wdir") + 1] == "/"
         assert command.env["PYTHONPATH"].split(":")[-1] == str(typed / "src")

@@ -103,9 +103,9 @@ class Reader:
         self.started: dict[tuple[int, int], Event] = {}
         """(generation, rank) -> its ``rank`` event."""
         self.steps: dict[tuple[int, int], Event] = {}
+        """(generation, step) -> its ``step`` event."""
         self._asked: dict[tuple[int, int], dict[str, frozenset[int]]] = {}
         """The ``ranks`` and ``nodes`` that were asked for each step."""
-        """(generation, step) -> its ``step`` event."""
         self.step_ends: dict[tuple[int, int], tuple[Outcome, float]] = {}
         self.done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         self.nodes_done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
