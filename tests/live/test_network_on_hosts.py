@@ -55,6 +55,13 @@ def close_output(host: Host) -> None:
     host.firewall("-A", "OUTPUT", "-p", "tcp", "--syn", "-j", "DROP")
 
 
+def _lose_answers(hosts: Hosts, by: int) -> None:
+    """Calls to one host arrive and are repeated, since no answer comes back. Its kernel counts these as dropped."""
+    answers = ("-p", "tcp", "-s", hosts[by].address, "--tcp-flags", "SYN,ACK", "SYN,ACK")
+    for host in hosts:
+        host.firewall("-A", "INPUT", *answers, "!", "--sport", str(SSH_PORT), "-j", "DROP")
+
+
 def lose_large(host: Host, *peer: str) -> None:
     """Packets above 1,400 bytes are lost on the way to and from the host, but not those of ssh."""
     size = ("-p", "tcp", "-m", "length", "--length", "1401:65535")
@@ -217,6 +224,12 @@ FAULTS: dict[str, NetworkFault] = {
         plant=_unreached_name,
         words=["the own name of node node1 leads to 10.55.0.11, which no other node reaches"],
         options=_UNTIL_COLLECTIVES,
+    ),
+    "answers of node2 are lost": NetworkFault(
+        plant=lambda hosts: _lose_answers(hosts, by=2),
+        named=[("node", "node node2")],
+        words=["node2 takes no connections", "no answer at"],
+        is_cheap=True,
     ),
     "ssh by a network on which workers are isolated": NetworkFault(
         plant=isolate_management,

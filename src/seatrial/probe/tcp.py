@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import struct
+from dataclasses import dataclass
 
 _SIZE, _TOTAL_RETRANS, _DATA_SEGS_OUT = 160, 100, 156
 """Bytes of ``struct tcp_info`` that are read, and the offsets of its fields. Kernels before 4.6 have fewer bytes."""
@@ -33,13 +34,30 @@ def segments() -> tuple[int, int]:
     return sent, retransmitted
 
 
-def dropped_calls(listener: socket.socket) -> int:
-    """Return how many packets of new connections the kernel has dropped, since too many waited to be accepted.
+@dataclass(frozen=True, slots=True)
+class Drops:
+    """What the kernel has dropped so far."""
 
-    Zero where it is not known.
-    """
+    at_listener: int
+    """Packets at one listening socket, whatever the reason: a call that is repeated, since its answer was lost, counts
+    too."""
+    in_network: int
+    """Calls at all listening sockets of this network namespace, since too many waited to be accepted."""
+
+    def has_grown(self, since: Drops) -> bool:
+        """Return whether calls were dropped at this listener, since too many waited."""
+        return self.at_listener > since.at_listener and self.in_network > since.in_network
+
+
+def drops(listener: socket.socket) -> Drops:
+    """Return what the kernel has dropped so far; zeros where it is not known."""
+    at_listener = in_network = 0
     with contextlib.suppress(OSError):
         counters = listener.getsockopt(socket.SOL_SOCKET, _MEMINFO, 64)
         if len(counters) >= 4 * (_DROPS + 1):
-            return int(struct.unpack_from("I", counters, 4 * _DROPS)[0])
-    return 0
+            at_listener = int(struct.unpack_from("I", counters, 4 * _DROPS)[0])
+    # Two lines of each group: the names, then the numbers.
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/net/netstat", encoding="ascii") as file:
+        names, numbers = ([*line.split()] for line in file if line.startswith("TcpExt:"))
+        in_network = int(numbers[names.index("ListenDrops")])
+    return Drops(at_listener, in_network)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from seatrial.probe.tcp import dropped_calls
+from seatrial.probe.tcp import drops
 from seatrial.rank.groups import UNREACHABLE, how_unreachable
 from seatrial.rank.meeting import UnmetError
 
@@ -68,7 +68,7 @@ class WordPage:
         self.port: int = self._server.getsockname()[1]
         self._words: Mapping[str, bytes] = {}
         self._text = b"{}"
-        self._readings, self._dropped = _Readings(), 0
+        self._readings, self._dropped = _Readings(), drops(self._server)
         self._looked_at, self._still_s = time.monotonic(), 0.0
         self._answers, self._is_closed = threading.Event(), False
         self._server.settimeout(_WAKE_S)
@@ -95,7 +95,7 @@ class WordPage:
     def begin(self) -> None:
         """Take all words back: a meeting begins or was in vain."""
         self._words, self._text = {}, b"{}"
-        self._readings, self._dropped = _Readings(), dropped_calls(self._server)
+        self._readings, self._dropped = _Readings(), drops(self._server)
 
     def say(self, key: str, value: bytes) -> None:
         """Add a word. Raises ValueError if the page would have more than ``MOST_BYTES``."""
@@ -122,7 +122,7 @@ class WordPage:
     @property
     def is_crowded(self) -> bool:
         """Whether others read it since ``begin``, so often that the peer may have come through late or not at all."""
-        return self._readings.most > _MOST_READINGS or dropped_calls(self._server) > self._dropped
+        return self._readings.most > _MOST_READINGS or drops(self._server).has_grown(self._dropped)
 
     def _answer(self) -> None:
         while True:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from seatrial.checks.network.params import PAYLOAD_BYTES
-from seatrial.probe.tcp import dropped_calls
+from seatrial.probe.tcp import Drops, drops
 
 Failure = Literal[
     "no answer", "refused", "no route", "silent", "another answers", "large to", "large from", "not tried", "busy"
@@ -88,8 +88,8 @@ class Endpoint:
         # The oldest first; callers know the identity.
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._callers: dict[asyncio.StreamWriter, None] = {}
-        self._listeners: dict[tuple[str, int], socket.socket] = {}
-        """By address and port."""
+        self._listeners: dict[tuple[str, int], tuple[socket.socket, Drops]] = {}
+        """By address and port: the socket, and what the kernel had dropped at first."""
         threading.Thread(target=self._loop.run_forever, name="network", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, Value], timeout_s: float) -> Value:
@@ -107,13 +107,13 @@ class Endpoint:
         with socket.socket(fileno=os.dup(own.fileno())) as same:
             same.listen(_MOST_WAITING)
         chosen: int = own.getsockname()[1]
-        self._listeners[address, chosen] = own
+        self._listeners[address, chosen] = own, drops(own)
         return chosen
 
     def crowded(self) -> set[tuple[str, int]]:
         """Return the addresses and ports where the kernel has dropped connections, since others filled the queue: to
         the callers this node seems closed."""
-        return {place for place, listener in self._listeners.items() if dropped_calls(listener) > 0}
+        return {place for place, (own, since) in self._listeners.items() if drops(own).has_grown(since)}
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._strangers) + len(self._callers) >= _MAX_VISITORS:
