@@ -36,7 +36,7 @@ def segments() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """What the kernel has dropped so far."""
+    """Packets and calls that the kernel has dropped so far."""
 
     at_listener: int
     """Packets at one listening socket, whatever the reason: a call that is repeated, since its answer was lost, counts
