@@ -85,6 +85,26 @@ def test_words_of_aws_are_shown_in_one_line(tmp_path: Path) -> None:
     assert last.startswith("connect.sh: aws cannot read the console of a machine: ")
 
 
+@pytest.mark.parametrize("words", ["403  -----BEGIN SSH HOST KEY KEYS----- ", "-----BEGIN SSH HOST KEY KEYS-----\n"])
+def test_a_console_with_two_host_keys_is_not_trusted(tmp_path: Path, words: str) -> None:
+    """A mirror, or whoever answers for it, chooses words that apt shows."""
+    ended = typed(tmp_path, "", aws=f"{_CONSOLE}; echo '{words}ssh-ed25519 AAAAother'")
+    assert ended.returncode == 1
+    assert "connect.sh: the console of i-1 shows several host keys" in ended.stderr.decode()
+    twice = typed(tmp_path, "", aws=f"{_CONSOLE}; {_CONSOLE}")
+    assert "waiting until it is prepared" in twice.stderr.decode()
+
+
+def test_a_machine_prepares_itself_away_from_its_console() -> None:
+    """From the last word that is for the console on, its programs write to a file."""
+    lines = (_TEMPLATE.parent / "machine" / "prepare.sh").read_text().splitlines()
+    (at,) = (number for number, line in enumerate(lines) if "/dev/console" in line)
+    following = [line for line in lines[at + 1 :] if not line.startswith("#")]
+    assert following[0] == "exec >> /var/log/cloud-init-output.log 2>&1"
+    assert not re.search("apt-get|pip|nvidia-smi", "\n".join(lines[at - 5 : at + 1]))
+    assert not any("console" in line for line in following)
+
+
 def test_a_folder_keeps_its_name(tmp_path: Path) -> None:
     (folder := tmp_path / r"f\303 é").mkdir()
     assert rf"the folder {folder} has" in typed(folder, "").stderr.decode()

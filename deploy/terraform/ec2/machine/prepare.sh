@@ -34,6 +34,8 @@ as_user() { timeout 1200 runuser -u "$TRIAL_USER" -- env HOME="/home/$TRIAL_USER
   ssh-keygen -l -f /etc/ssh/ssh_host_ed25519_key.pub
   echo '-----END SSH HOST KEY KEYS-----'
 } > /dev/console
+# Whoever is on the way to a mirror chooses words that apt and pip show, and they must not stand beside those keys.
+exec >> /var/log/cloud-init-output.log 2>&1
 
 systemctl is-active --quiet seatrial-stop.timer || fail "the timer that stops this machine is not set; see journalctl"
 grep -qxFf /etc/seatrial/hosts /etc/hosts || cat /etc/seatrial/hosts >> /etc/hosts
