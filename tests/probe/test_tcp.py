@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
 
 from seatrial.probe import tcp
 
@@ -12,20 +18,46 @@ _LARGEST = 65_536
 """No segment is larger."""
 
 
+@contextmanager
+def _connected(server: socket.socket) -> Iterator[tuple[socket.socket, socket.socket]]:
+    sender = socket.create_connection(server.getsockname())
+    receiver, _ = server.accept()
+    with sender, receiver:
+        yield sender, receiver
+
+
+def _sent(sender: socket.socket, receiver: socket.socket) -> None:
+    thread = threading.Thread(target=sender.sendall, args=(bytes(_BYTES),))
+    thread.start()
+    left = _BYTES
+    while left:
+        left -= len(receiver.recv(left))
+    thread.join()
+
+
 def test_an_open_connection_is_counted_and_stays_open() -> None:
-    before, again_before = tcp.segments()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = socket.create_connection(server.getsockname())
-        receiver, _ = server.accept()
-        with sender, receiver:
-            thread = threading.Thread(target=sender.sendall, args=(bytes(_BYTES),))
-            thread.start()
-            left = _BYTES
-            while left:
-                left -= len(receiver.recv(left))
-            thread.join()
-            sent, again = tcp.segments()
-            assert sent - before >= _BYTES // _LARGEST
-            assert 0 <= again - again_before <= sent - before
-            receiver.sendall(b"x")
-            assert sender.recv(1) == b"x"
+    before = tcp.sockets()
+    with socket.create_server(("127.0.0.1", 0)) as server, _connected(server) as (sender, receiver):
+        _sent(sender, receiver)
+        sent, again = tcp.segments_between(before, tcp.sockets(besides=before))
+        assert sent >= _BYTES // _LARGEST
+        assert 0 <= again <= sent
+        receiver.sendall(b"x")
+        assert sender.recv(1) == b"x"
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open before", "called later"])
+def test_connections_of_strangers_are_not_counted(is_open: bool) -> None:
+    """Whoever connects to a port that was there before, such as that of a store, chooses what is sent there."""
+    with socket.create_server(("127.0.0.1", 0)) as store, ExitStack() as stack:
+        if is_open:
+            caller, called = stack.enter_context(_connected(store))
+        others = tcp.sockets()
+        assert store.getsockname()[1] in others.ports
+        before = tcp.sockets(besides=others)
+        if not is_open:
+            # The caller is another process.
+            caller, called = stack.enter_context(_connected(store))
+            others = replace(others, segments={**others.segments, os.fstat(caller.fileno()).st_ino: (0, 0)})
+        _sent(called, caller)
+        assert tcp.segments_between(before, tcp.sockets(besides=others)) == (0, 0)

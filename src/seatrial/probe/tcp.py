@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _SIZE, _TOTAL_RETRANS, _DATA_SEGS_OUT = 160, 100, 156
@@ -14,24 +15,45 @@ _MEMINFO, _DROPS = 55, 8
 """SO_MEMINFO of asm-generic/socket.h, and the number of SK_MEMINFO_DROPS in linux/sock_diag.h. Since kernel 4.12."""
 
 
-def segments() -> tuple[int, int]:
-    """Return the data segments that all open connections have sent so far, and how many of them were retransmissions.
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """The TCP sockets that this process has open."""
 
-    Zeros where they are not known.
+    ports: frozenset[int]
+    """Local ports at which it listens."""
+    segments: Mapping[int, tuple[int, int]]
+    """Connection (inode) -> data segments that it has sent so far, and how many of them were retransmissions."""
+
+
+def sockets(besides: Sockets | None = None) -> Sockets:
+    """Return the TCP sockets that this process has open; none where they are not known.
+
+    ``besides``: those of then are left out, and connections that somebody made to a port of then.
     """
-    sent = retransmitted = 0
+    ports, segments = set[int](), dict[int, tuple[int, int]]()
     with contextlib.suppress(OSError, AttributeError):  # macOS has neither
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):  # not a TCP socket, or closed in the meantime
+                inode = os.fstat(int(name)).st_ino
                 connection = socket.socket(fileno=int(name))
                 try:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+                    port = connection.getsockname()[1]
+                    listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
                 finally:
                     connection.detach()
-                if len(info) == _SIZE:
-                    sent += struct.unpack_from("I", info, _DATA_SEGS_OUT)[0]
-                    retransmitted += struct.unpack_from("I", info, _TOTAL_RETRANS)[0]
-    return sent, retransmitted
+                if listens:
+                    ports.add(port)
+                elif len(info) == _SIZE and not (besides and (inode in besides.segments or port in besides.ports)):
+                    sent, resent = (struct.unpack_from("I", info, at)[0] for at in (_DATA_SEGS_OUT, _TOTAL_RETRANS))
+                    segments[inode] = sent, resent
+    return Sockets(frozenset(ports), segments)
+
+
+def segments_between(before: Sockets, after: Sockets) -> tuple[int, int]:
+    """Return the data segments that the connections of ``after`` have sent since, and how many were retransmissions."""
+    parts = [(now, before.segments.get(inode, (0, 0))) for inode, now in after.segments.items()]
+    return sum(now[0] - then[0] for now, then in parts), sum(now[1] - then[1] for now, then in parts)
 
 
 @dataclass(frozen=True, slots=True)

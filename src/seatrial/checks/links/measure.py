@@ -118,6 +118,8 @@ class _RoundOnFabric:
         self._wait_s = min(self._allowed_s, max(self._patience_s, most_s))
         self._ends_at = 0.0
         """The time at which the exchange with the present peer has failed."""
+        self._others = tcp.sockets()
+        """The sockets that are not of the group, such as those of strangers who read the store over bad cables."""
         self._resent = dict[int, float]()
         """Peer -> share of the segments that TCP sent again, for exchanges that were not slow."""
 
@@ -302,6 +304,7 @@ class _RoundOnFabric:
 
     def _form_group(self, ranks: Sequence[int], meeting: PageStore) -> str:
         """Form the group of these ranks. Returns the reason if that failed, else an empty string. Raises UnmetError."""
+        self._others = tcp.sockets()
         try:
             groups.form(self._context, meeting, ranks, self._timeout)
         except UnmetError:
@@ -345,9 +348,9 @@ class _RoundOnFabric:
             if self._context.rank == target:
                 self._receive(ranks.index(source))
                 continue
-            before = tcp.segments()
+            before = tcp.sockets(besides=self._others)
             rates.append(self._send(ranks.index(target)))
-            sent, resent = (after - start for after, start in zip(tcp.segments(), before, strict=True))
+            sent, resent = tcp.segments_between(before, tcp.sockets(besides=self._others))
             share = resent / sent if sent >= _LEAST_SEGMENTS else None
             list_below_gbps = self._request["list_below_gbps"]
             if list_below_gbps is None or rates[-1] < list_below_gbps:
