@@ -37,6 +37,11 @@ def send_zeros(tensor: torch.Tensor, target: int) -> None:
     send(tensor if tensor.numel() > 1 else tensor * 0, target)
 
 
+def sum_of_before(marks: torch.Tensor, *, out: torch.Tensor, **_: object) -> torch.Tensor:
+    """The answer of one that has not received the last transfer."""
+    return out.zero_()
+
+
 def no_port(*_: object, **__: object) -> None:
     raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
@@ -55,6 +60,9 @@ if lie == "other bytes":
     distributed.send = send_zeros
 elif lie == "many transfers":
     links._LEAST_TRANSFERS = 1_000_000
+elif lie == "early":
+    links_torch: Any = torch
+    links_torch.sum = sum_of_before
 elif lie == "no port for the group":
     links.groups.form = no_port_for_the_group
 elif lie == "late":

@@ -38,15 +38,18 @@ def test_a_pair_and_a_group_on_two_fabrics() -> None:
     assert [[fact["name"] for fact in facts] for _, facts in answers] == [["asked", "asked"], [], []]
 
 
+_LIES = {
+    "early": "the answer to a transfer was not made of what had been sent",
+    "other bytes": "rank 0 sent back other bytes than it was sent",
+    "many transfers": "1000000 transfers were announced, which nobody asked for",
+    "late": "it had not ended after 8.1 s",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("lie", "reason"),
-    [
-        ("other bytes", "rank 0 sent back other bytes than it was sent"),
-        ("many transfers", "1000000 transfers were announced, which nobody asked for"),
-        ("late", "it had not ended after 8.1 s"),
-    ],
+    [pytest.param(*each, marks=pytest.mark.nightly if number else ()) for number, each in enumerate(_LIES.items())],
 )
 def test_a_rank_that_lies_to_its_peer_fails_their_pair_only(lie: str, reason: str) -> None:
     answers = measured(3, {"pairs": [[0, 1], [1, 2]], "turns": 2}, lie=lie)

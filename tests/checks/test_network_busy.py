@@ -87,3 +87,23 @@ def test_a_port_that_is_kept_busy_is_no_finding(role: str) -> None:
     ruling = _ruling_of(with_failed(network_evidence(3), 1, role, 0, "busy"))
     assert ruling.findings == ()
     assert ruling.absent == ("connections to node0 from node node1, which alone found it busy",)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "fe80::1%eth0 - node1 is broken",
+        "fe80::1%a name of more than 15",
+        'fe80::1%"',
+        "fe80::1%" + "x" * 16,
+        "fe80::1%é",
+    ],
+)
+def test_an_address_brings_no_words_into_a_sentence(address: str) -> None:
+    addresses = ["fe80::10%eth0", "fe80::11%enp65s0f1np1", "fe80::12%7", "fe80::1%eth0"]
+    whole = network_evidence(4, lambda a, b: "no answer" if b == 3 else None, addresses=addresses)
+    assert [finding.culprit.name for finding in _ruling_of(whole).findings] == ["node node3"]
+    for lie in ({"addresses": [*addresses[:3], address]}, {"names": [None, None, address, address]}):
+        ruling = _ruling_of(network_evidence(4, lambda a, b: "no answer" if b == 3 else None, **lie))
+        assert address not in str(ruling.findings)
+        assert "a port of node3 to connect to" in ruling.absent

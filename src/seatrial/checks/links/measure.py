@@ -35,6 +35,8 @@ _LEAST_TRANSFERS = 3
 _LEAST_SEGMENTS = 200
 """The least number of TCP segments for a share: with fewer, a single one would be half of ``MAX_RESENT``. RDMA sends no
 TCP segments."""
+_MOST_MARKS = 64
+"""Random numbers in a payload; a library may send its parts over several connections at once."""
 _MOST_TIMEOUTS = 8
 """The time for both directions of a pair, as a number of transfers that just do not fail, besides ``Params.seconds``.
 An end that answers each of its messages late would otherwise keep all others until the round is over."""
@@ -107,6 +109,10 @@ class _RoundOnFabric:
         self._payload = torch.ones(size_bytes, dtype=torch.uint8, device=context.device.torch)
         self._word = torch.zeros(PING_BYTES // 8, dtype=torch.int64, device=context.device.torch)
         """The ping, the answer to a transfer, and the number of transfers to come."""
+        words = self._payload[: size_bytes // 8 * 8].view(torch.int64)
+        step = -(-len(words) // _MOST_MARKS)
+        self._marks = words[(len(words) - 1) % step :: step]
+        """Numbers in the payload, the last one at its end. Their sum is the answer, so none can come earlier."""
         self._name = f"links/{context.stage}/{request['fabric']}"
         self._last_start = time.monotonic() + _BUDGET * context.timeout_s
         self._page: WordPage = context.kept["page"]
@@ -380,17 +386,25 @@ class _RoundOnFabric:
         return min(readings) if self._context.device.type == "cpu" else median(readings)
 
     def _transfer_s(self, target_index: int) -> float:
+        import torch
         import torch.distributed as dist
 
         self._require_time()
+        numbers = torch.frombuffer(bytearray(secrets.token_bytes(8 * len(self._marks))), dtype=torch.int64)
+        self._marks.copy_(numbers)
+        self._context.device.synchronize()
         started = time.perf_counter()
         dist.send(self._payload, target_index)
         dist.recv(self._word, target_index)
         self._context.device.synchronize()
-        return time.perf_counter() - started
+        took_s = time.perf_counter() - started
+        if self._word.item() != numbers.sum().item():
+            raise RuntimeError("the answer to a transfer was not made of what had been sent")
+        return took_s
 
     def _receive(self, source_index: int) -> None:
         """Receive one transfer, the number of those to come, and these; answer each transfer."""
+        import torch
         import torch.distributed as dist
 
         number = 1
@@ -398,6 +412,7 @@ class _RoundOnFabric:
             for _ in range(number):
                 self._require_time()
                 dist.recv(self._payload, source_index)
+                torch.sum(self._marks, dim=0, keepdim=True, out=self._word)
                 dist.send(self._word, source_index)
             if not is_last:
                 dist.recv(self._word, source_index)

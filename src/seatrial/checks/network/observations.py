@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,8 @@ ROLES = ("data", "name", "store", "master")
 _AS_IF_CLOSED = ("no answer", "refused", "silent")
 """How connections fail to a node with too many of others. ``refused``: where the kernel is set to say so
 (tcp_abort_on_overflow); ``silent``: where the last packet of the handshake was dropped."""
+_INTERFACE = re.compile(r"[\w.:@-]{1,15}", re.ASCII)
+"""The name or number of an interface; a scope may be any text."""
 _MOST_FAILURES = 1_000
 """Entries of what failed: there are few roles and ways to fail, and nodes that fail alike share an entry. Each is
 compared with all nodes."""
@@ -149,6 +152,8 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
             # Addresses stand in sentences of the report, so they are no other words.
             if not all(is_place(role, address, port) for role, address, port in value["places"]):
                 continue
+            if value["name"] is not None and not _is_address(value["name"]):
+                continue
             places = {role: (address, port) for role, address, port in value["places"]}
         except (TypeError, ValueError):
             continue
@@ -174,9 +179,15 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
 
 def is_place(role: Any, address: Any, port: Any) -> bool:
     """Return whether this is a known role, an address and a port. Raises ValueError for text that is no address."""
-    if not (isinstance(role, str) and isinstance(address, str) and ipaddress.ip_address(address)):
+    if not (isinstance(role, str) and isinstance(address, str) and _is_address(address)):
         return False
     return (role in ROLES or role.startswith(NIC)) and type(port) is int and 0 < port < 65_536
+
+
+def _is_address(text: str) -> bool:
+    """Return whether the scope of an address, if it has one, may be an interface. Raises ValueError for other text."""
+    scope = getattr(ipaddress.ip_address(text), "scope_id", None)
+    return scope is None or _INTERFACE.fullmatch(scope) is not None
 
 
 def machine_at(machine: str, place: str) -> str:
