@@ -4,7 +4,7 @@
     seatrial launch --nproc-per-node 2 examples/ddp.py
     mpirun -np 2 python3 examples/ddp.py
 
-The same command again resumes: with the same number of ranks every bit is as if nothing had happened. On several hosts
+The same command again resumes (from torch 2.10 on): with the same number of ranks every bit is as if nothing had happened. On several hosts
 mpirun also needs `-x MASTER_ADDR=HOST_OF_RANK_0`. docs/training.md says why each part is as it is.
 """
 
@@ -103,11 +103,22 @@ def save(name, **content):
         os.replace(new, args.checkpoint_dir / name)
 
 
+def load(path):
+    """Return a checkpoint. Before torch 2.10 that could run code of the file (CVE-2025-32434, CVE-2026-24747)."""
+    if torch.__version__ < (2, 10):
+        raise SystemExit(
+            f"torch {torch.__version__} could run code of {path}: resume with torch 2.10, or move it away."
+        )
+    # A pipe that another user put there would be waited for.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        return torch.load(file, map_location=device, weights_only=True)
+
+
 # Resume. Rank 0 alone reads, and sends what it read: the other hosts need no such disk.
 args.checkpoint_dir.mkdir(parents=True, exist_ok=True)
 position = torch.zeros(4, dtype=torch.float64, device=device)  # steps, loss of this epoch, best accuracy, other recipe
 if rank == 0 and (args.checkpoint_dir / "last.pt").exists():
-    saved = torch.load(args.checkpoint_dir / "last.pt", map_location=device, weights_only=True)
+    saved = load(args.checkpoint_dir / "last.pt")
     position += torch.tensor([*saved["position"], saved["recipe"] != recipe], dtype=torch.float64, device=device)
 dist.broadcast(position, 0)
 first_step, epoch_loss, best_accuracy, is_other_recipe = position.tolist()

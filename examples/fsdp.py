@@ -4,7 +4,7 @@
     seatrial launch --nproc-per-node 2 examples/fsdp.py
 
 Works with GPUs and NCCL, and on CPUs with Gloo from torch 2.6 on. Use it when the model, its gradients and its momenta
-do not fit on one device. The same command again resumes after the last epoch; examples/ddp.py also has what is left out
+do not fit on one device. The same command again resumes after the last epoch (from torch 2.10 on); examples/ddp.py also has what is left out
 here: SIGTERM, the best checkpoint, mpirun.
 """
 
@@ -100,10 +100,21 @@ def save(step):
         os.replace(new, args.checkpoint)
 
 
+def load(path):
+    """Return a checkpoint. Before torch 2.10 that could run code of the file (CVE-2025-32434, CVE-2026-24747)."""
+    if torch.__version__ < (2, 10):
+        raise SystemExit(
+            f"torch {torch.__version__} could run code of {path}: resume with torch 2.10, or move it away."
+        )
+    # A pipe that another user put there would be waited for.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        return torch.load(file, map_location=device, weights_only=True)
+
+
 # Resume: rank 0 reads and sends; each rank copies its slice. A first step makes the momenta.
 first_step = torch.zeros(1, dtype=torch.int64, device=device)
 if rank == 0 and args.checkpoint.exists():
-    saved = torch.load(args.checkpoint, map_location=device, weights_only=True)
+    saved = load(args.checkpoint)
     first_step += saved["step"]
 dist.broadcast(first_step, 0)
 if first_step.item() > 0:
