@@ -4,8 +4,9 @@
     seatrial launch --nproc-per-node 2 examples/ddp.py
     mpirun -np 2 python3 examples/ddp.py
 
-The same command again resumes (from torch 2.10 on): with the same number of ranks every bit is as if nothing had happened. On several hosts
-mpirun also needs `-x MASTER_ADDR=HOST_OF_RANK_0`. docs/training.md says why each part is as it is.
+The same command again resumes (from torch 2.10 on): with the same number of ranks every bit is as if nothing had
+happened. On several hosts mpirun also needs `-x MASTER_ADDR=HOST_OF_RANK_0`. docs/training.md says why each part is as
+it is.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     seatrial launch --nproc-per-node 2 examples/fsdp.py
 
 Works with GPUs and NCCL, and on CPUs with Gloo from torch 2.6 on. Use it when the model, its gradients and its momenta
-do not fit on one device. The same command again resumes after the last epoch (from torch 2.10 on); examples/ddp.py also has what is left out
-here: SIGTERM, the best checkpoint, mpirun.
+do not fit on one device. The same command again resumes after the last epoch (from torch 2.10 on); examples/ddp.py also
+has what is left out here: SIGTERM, the best checkpoint, mpirun.
 """
 
 import argparse
