@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seatrial.util.text import (
+    as_name,
     fitted,
     format_number,
     format_size,
@@ -32,10 +33,15 @@ def test_nothing_unprintable_is_left(text: str) -> None:
         ("\u202egnp", "\\u202egnp"),
         ("\ud800", "\\ud800"),
         ("Größe ✓", "Größe ✓"),
+        *((f"a{blank}b", f"a\\u{ord(blank):04x}b") for blank in "\u115f\u1160\u2800\u3164\uffa0\u2003"),
     ],
 )
 def test_control_characters_become_escapes(raw: str, shown: str) -> None:
     assert printable(raw) == shown
+
+
+def test_words_that_blank_letters_join_are_no_name() -> None:
+    assert [as_name("gpu-07"), as_name("all\u3164passed")] == ["gpu-07", '"all\\u3164passed"']
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ _NO_COLOR = "\x1b[0m"
 _LONGEST_WORD = 24
 """Most characters that a cut takes back to end after a word: a longer one, such as a path, is cut in its middle."""
 _NAME = re.compile(r"[\w./@%+=:~<>*-]{1,400}")
+_BLANK = re.compile("[\u115f\u1160\u2800\u3164\uffa0]")
+"""Letters that look like a space, and are none to Python: where a terminal breaks such words, a line of ours begins."""
 _OUTSIDE_A_LABEL = re.compile(r"(\((?:R|TM|C)\))|[^\w .+/@:-]", re.IGNORECASE)
 """Signs that no model or address of a device has, but for the marks of vendors."""
 _LONGEST_IN_LABEL = 120
@@ -31,14 +33,15 @@ _NUMBER_AT_END = re.compile(r"(^|\s)[\d.,]+\s*$")
 
 
 def printable(text: str, longest: int = _LONGEST) -> str:
-    """Return the text as one line, with every control, format and unassigned character escaped (``\\x1b``).
+    """Return the text as one line, with every control, format, unassigned and blank character escaped (``\\x1b``).
 
     A host name can therefore not color, erase or forge a line of ours, and the result is valid in XML 1.0. Texts of
     more than ``longest`` characters are cut.
     """
     cut = text if len(text) <= longest else text[:longest] + " ... (cut)"
     spaced = cut.replace("\t", "    ")
-    return spaced if spaced.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in spaced)
+    escaped = spaced if spaced.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in spaced)
+    return _BLANK.sub(lambda found: _escape(found[0]), escaped)
 
 
 def printable_in_color(text: str) -> str:
@@ -63,7 +66,7 @@ def quoted(text: str, longest: int = 600) -> str:
 
 def as_name(text: str) -> str:
     """Return a name, path or number of a rank or host as it is, and other words in quotes: they may be a sentence."""
-    return text if _NAME.fullmatch(text) else quoted(text)
+    return text if _NAME.fullmatch(text) and not _BLANK.search(text) else quoted(text)
 
 
 def in_label(text: str) -> str:
