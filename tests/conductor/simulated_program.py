@@ -32,7 +32,8 @@ class Act:
 
     at_s: float
     what: str
-    """``exit``, ``error``, ``result``, ``stop`` (state T), ``disk`` (state D) or ``move`` (back to R)."""
+    """``exit``, ``error``, ``result``, ``stop`` (state T), ``disk`` (state D) or ``move`` (back to R).
+    ``never ready``: it is in this phase from its start."""
     code: int = 0
     cause: str = ""
     phase: str = "step 7 forward"
@@ -178,7 +179,9 @@ class SimulatedProgram(SimulatedClock):
             for number, _ in message["places"]:
                 acts = self._script.get((message["gen"], number), _ENDS_WELL)
                 rank = agent.ranks[number] = _Rank(node=node)
-                if not any(act.what == "never ready" for act in acts):
+                if stays := [act.phase for act in acts if act.what == "never ready"]:
+                    rank.phase = stays[0]
+                else:
                     self._event(rank, number, "rank")
                 for act in acts:
                     self.later(act.at_s, partial(self._act, rank, number, act))

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from seatrial.protocol.connecting import may_come_from_others
+from seatrial.protocol.connecting import is_before_meeting, may_come_from_others
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,11 @@ def test_only_a_rank_that_connects_is_ended_by_others(phase: str, expected: bool
     assert may_come_from_others(phase, -signal.SIGKILL, (), is_oom=True) is expected
     for own in (-signal.SIGKILL, -signal.SIGTERM, 0, 1, int(signal.SIGSEGV)):
         assert not may_come_from_others(phase, own, (), is_oom=False)
+
+
+def test_ranks_of_a_training_wait_for_others_from_their_meeting_on() -> None:
+    assert all(map(is_before_meeting, ("", "start-up/import torch", "start-up/open device")))
+    assert not any(map(is_before_meeting, ("start-up/meet the others", "load data", "step 1 forward", "end")))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ from seatrial.conductor.program_failures import (
     Loss,
     fabric_error,
     first_failure,
+    late,
     lost_nodes,
+    not_ready,
     only_stop_signals,
     only_witnesses,
 )
@@ -432,15 +434,13 @@ class ProgramConductor(BaseConductor):
                 text = f"{named_ranks(sorted(self._results.keys() - {*left}))} had finished, {had_not}"
                 self._fail(Failure(suspicions=(), text=text, whole=True), now)
             return
-        if self._results:
-            late = sorted(rank for rank in running if rank not in self._results) or sorted(running)
+        phases = {rank: status.phase for rank, status in running.items()}
+        unheard = {rank: phase for rank, phase in phases.items() if rank not in (self._results or self._ready)}
+        if self._results and phases:
             detail = f"was still running {_SETTLE_S:.0f} s after the other ranks had finished"
-        else:
-            late = sorted(rank for rank in running if rank not in self._ready)
-            detail = f"was not ready {self._config.start_timeout_s:.0f} s after it was started"
-        if late:
-            suspicions = [Suspicion(how="late", rank=rank, phase=running[rank].phase, detail=detail) for rank in late]
-            self._fail(Failure(suspicions=tuple(suspicions), text=""), now)
+            self._fail(late(unheard or phases, detail), now)
+        elif unheard:
+            self._fail(not_ready(unheard, self._ready, self._config.start_timeout_s), now)
 
     def _node_silent(self, node: int, silent_s: float, now: float) -> None:
         if self.state not in (State.STOP, State.OVER):

@@ -13,7 +13,7 @@ from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.raised_errors import Chain, error_passed_on, raised
 from seatrial.conductor.rank_status import Suspicion
 from seatrial.protocol.complaints import complains, is_of_socket, is_of_worker, is_own
-from seatrial.protocol.connecting import CRASHES, FROM_OTHERS
+from seatrial.protocol.connecting import CRASHES, FROM_OTHERS, is_before_meeting
 from seatrial.protocol.exception_lines import (
     MOST_LATER,
     QUIET,
@@ -27,7 +27,7 @@ from seatrial.protocol.fabric_errors import gave_up, ranks_passed_on, says_lost,
 from seatrial.protocol.launchers import may_have_ended
 from seatrial.protocol.own_errors import in_one_line, is_of_device, message_at, own_cause
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S
-from seatrial.util.text import quoted, signal_words
+from seatrial.util.text import named_ranks, quoted, signal_words
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
@@ -277,6 +277,32 @@ def lost_nodes(losses: Sequence[Loss], hosts: Mapping[int, str], *, ends_togethe
         suspicions = [Suspicion(how="lost", node=loss.node, detail=loss.detail) for loss in closed.values()]
         return Failure(suspicions=tuple(suspicions), text="", not_lost=tuple(sorted(hosts.keys() - closed)))
     return Failure(suspicions=tuple(suspicions), text="")
+
+
+def late(phases: Mapping[int, str], detail: str) -> Failure:
+    """Return the failure that names these ranks as late. ``phases``: rank -> its phase."""
+    suspicions = (Suspicion(how="late", rank=rank, phase=phases[rank], detail=detail) for rank in sorted(phases))
+    return Failure(suspicions=tuple(suspicions), text="")
+
+
+def not_ready(phases: Mapping[int, str], ready: Collection[int], allowed_s: float) -> Failure:
+    """Return the failure of a training whose ranks are not all ready in time: those that did not come to the meeting.
+
+    All others wait for a rank that stays away, and it may say that it is ready, or waits as well: nobody is named then.
+
+    Args:
+        phases: Rank that runs and is not ready -> its phase; at least one.
+        ready: The ranks that said that they are ready.
+        allowed_s: Seconds that the ranks had.
+    """
+    if early := {rank: phase for rank, phase in phases.items() if is_before_meeting(phase)}:
+        return late(early, f"was not ready {allowed_s:.0f} s after it was started")
+    had = f"{named_ranks(sorted(ready))} said that {'it' if len(ready) == 1 else 'they'} had, " if ready else ""
+    text = (
+        f"the ranks had not all met {allowed_s:.0f} s after they were started: {had}{named_ranks(sorted(phases))} still"
+        " waited for others, which says of none that it stays away; check the network of their hosts with seatrial run"
+    )
+    return Failure(suspicions=(), text=text, whole=True)
 
 
 def only_witnesses(exits: Mapping[int, Exit], errors: Mapping[int, tuple[str, str]]) -> bool:

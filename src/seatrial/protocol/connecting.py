@@ -35,6 +35,11 @@ def connects(phase: str) -> bool:
     return _PHASES.fullmatch(phase) is not None
 
 
+def is_before_meeting(phase: str) -> bool:
+    """Return whether a rank of a training in this phase has yet to come to the meeting, and waits for no other rank."""
+    return not phase or (phase.startswith("start-up/") and not connects(phase))
+
+
 def may_come_from_others(phase: str, code: int, lines: Sequence[str], *, is_oom: bool) -> bool:
     """Return whether what a rank received may explain its end, so that it says nothing of the rank.
 
