@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from event_streams import Stream
-from kubernetes.kubectl_script_double import scripted
+from kubernetes.kubectl_script_double import EVENTS, LOGS, PODS, log_of, scripted
 from kubernetes.test_pods import pod
 from kubernetes.workloads import workload
 
@@ -34,7 +34,7 @@ UNSCHEDULABLE = [
 
 
 OWNED = [{"apiVersion": "batch/v1", "kind": "Job", "name": "trial-1", "uid": "u-Job", "controller": True}]
-ITS_LOG_ENDS = ("'logs trial-1-1-x'*", "echo 2026-01-01T00:00:00.5Z its last line")
+ITS_LOG_ENDS = (log_of("trial-1-1-x"), "echo 2026-01-01T00:00:00.5Z its last line")
 
 
 def waiting(number: int, **changes: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def listed_in_turn(lists: list[list[dict[str, Any]]], folder: Path) -> tuple[str
         (folder / f"list{number}").write_text(json.dumps({"items": pods}))
     at, last = shlex.quote(str(folder)), len(lists) - 1
     count = f"n=$(cat {at}/turn 2>/dev/null || echo 0); echo $((n < {last} ? n + 1 : {last})) > {at}/turn"
-    return "'get pods'*", f"if [ -e {at}/deleted ]; then cat {at}/none; else {count}; cat {at}/list$n; fi"
+    return PODS, f"if [ -e {at}/deleted ]; then cat {at}/none; else {count}; cat {at}/list$n; fi"
 
 
 class Cluster:
@@ -87,9 +87,9 @@ class Cluster:
             ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {at}/workload"),
             ("'get job.batch/trial-1 '*'-o json'*", f"cat {at}/all"),
             ("delete*", f"cat >> {at}/options; touch {at}/deleted"),
-            ("'get pods'*", f"if [ -e {at}/deleted ]; then cat {at}/none; else cat {at}/pods; fi"),
-            ("'get events'*", f"cat {at}/none"),
-            ("logs*", "sleep 20"),
+            (PODS, f"if [ -e {at}/deleted ]; then cat {at}/none; else cat {at}/pods; fi"),
+            (EVENTS, f"cat {at}/none"),
+            (LOGS, "sleep 20"),
         )
         self.kubectl = Kubectl(program=program, namespace=None)
         detail = PodsDetail(

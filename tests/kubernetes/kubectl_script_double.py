@@ -5,6 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+PODS, EVENTS, LOGS = "*/pods'?'*", "*/events'?'*", "*/log'?'*"
+"""Patterns of the calls that list pods or Events, and of those that read a log."""
+
+
+def log_of(pod: str) -> str:
+    """The pattern of the calls that read the log of this pod, which may be a pattern of its own."""
+    return f"*/pods/{pod}/log'?'*"
+
 
 def scripted(folder: Path, *cases: tuple[str, str]) -> str:
     """The path of a program that runs the shell code of the first pattern that fits its words (as ``case`` has it)."""

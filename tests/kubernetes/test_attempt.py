@@ -17,7 +17,7 @@ import yaml
 from by_day import by_day
 from event_streams import Stream
 from kubernetes.attempted import INDEX, ITS_LOG_ENDS, JOB_PATH, OBJECTS, OWNED, WORKLOAD, Cluster, running, waiting
-from kubernetes.kubectl_script_double import scripted
+from kubernetes.kubectl_script_double import EVENTS, PODS, log_of, scripted
 from kubernetes.workloads import workload
 
 from seatrial.errors import JobNotStartedError, RequestError
@@ -108,7 +108,7 @@ def test_a_quota(tmp_path: Path) -> None:
     message = 'Error creating: pods "trial-1-0-x" is forbidden: exceeded quota: gpus, requested: 8, used: 0, limited: 4'
     warning = {"involvedObject": {"name": "trial-1"}, "reason": "FailedCreate", "message": message}
     (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
-    text = str(Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=1.0).error())
+    text = str(Cluster(tmp_path, [], (EVENTS, f"cat {tmp_path}/events"), queue_s=1.0).error())
     assert '2 of 2 pods cannot be created: "Error creating' in text
     assert "exceeded quota: gpus" in text
 
@@ -117,7 +117,7 @@ def test_what_pod_security_never_admits_ends_at_once(tmp_path: Path) -> None:
     message = 'Error creating: pods "trial-1-0-x" is forbidden: violates PodSecurity "baseline:latest": hostNetwork'
     warning = {"involvedObject": {"name": "trial-1", "kind": "Job"}, "reason": "FailedCreate", "message": message}
     (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
-    found = Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events")).error()
+    found = Cluster(tmp_path, [], (EVENTS, f"cat {tmp_path}/events")).error()
     assert isinstance(found, JobNotStartedError)
     assert "pods will never be created: \"Error creating: pods 'trial-1-0-x' is forbidden: violates" in str(found)
 
@@ -144,7 +144,7 @@ def test_a_pod_whose_agent_does_not_join_is_told(tmp_path: Path, monkeypatch: py
     """It may wait for 15 minutes for a name that it is not allowed to ask for."""
     monkeypatch.setattr(run_progress, "_REPORT_JOINING_S", 0.5)
     says = "echo '2026-01-01T00:00:00Z seatrial: node 1 waits for trial-1-0.trial-1:1 for 10 s (no name)'; sleep 20"
-    cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-1-x'*", says), node_gone_s=0.5)
+    cluster = Cluster(tmp_path, [running(0), running(1)], (log_of("trial-1-1-x"), says), node_gone_s=0.5)
     made = cluster.attempt()
     made.submit()
     copy = tmp_path / "trial-1-1-x.log"
@@ -193,7 +193,7 @@ def test_a_server_that_stops_answering(tmp_path: Path) -> None:
     once = tmp_path / "once"
     code = f"if [ -e {once} ]; then echo 'Unable to connect to the server: EOF' >&2; exit 1; fi; cat {tmp_path}/pods"
     gone = f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/none; else {code}; touch {once}; fi"
-    cluster = Cluster(tmp_path, [running(0), running(1)], ("'get pods'*", gone), no_answer_s=2.0)
+    cluster = Cluster(tmp_path, [running(0), running(1)], (PODS, gone), no_answer_s=2.0)
     text = str(cluster.error())
     assert "API server has not answered for 2 s (Unable to connect to the server: EOF)" in text
 
@@ -248,7 +248,7 @@ def test_pods_of_others_with_our_labels_are_left_alone(owners: list[Any], tmp_pa
     theirs = [running(0, "theirs", owners), waiting(1, metadata__name="theirs-1", metadata__ownerReferences=owners)]
     code = f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/left; else cat {tmp_path}/pods; fi"
     (tmp_path / "left").write_text(json.dumps({"items": theirs}))
-    cluster = Cluster(tmp_path, [waiting(0), *theirs], ("'get pods'*", code), queue_s=2.5)
+    cluster = Cluster(tmp_path, [waiting(0), *theirs], (PODS, code), queue_s=2.5)
     text = str(cluster.error())
     assert "2 of 2 pods wait: no node accepts it" in text
     assert "theirs" not in " ".join(cluster.deletes())
@@ -348,8 +348,8 @@ def test_of_pods_that_failed_beside_one_that_hangs_the_cause_is_named(
         status = {"phase": "Failed", "containerStatuses": [{"name": "seatrial", "state": state}]}
         return {**running(number), "status": status}
 
-    lost = ("'logs trial-1-1-x'*", "echo '2026-01-01T00:00:00.5Z RuntimeError: [gloo] Connection closed by peer'")
-    killed = ("'logs trial-1-2-x'*", "echo 2026-01-01T00:00:00.5Z its last line")
+    lost = (log_of("trial-1-1-x"), "echo '2026-01-01T00:00:00.5Z RuntimeError: [gloo] Connection closed by peer'")
+    killed = (log_of("trial-1-2-x"), "echo 2026-01-01T00:00:00.5Z its last line")
     cluster = Cluster(tmp_path, [running(0), failed(1, 1), failed(2, 137)], lost, killed)
     values: dict[str, Any] = {"argv": (), "watched": True, "output": "all", "max_restarts": 0, "stop_grace_s": 1.0}
     place = {field: getattr(cluster.job, field) for field in ("run", "target", "nproc_per_node", "device", "backend")}
@@ -457,7 +457,7 @@ def test_hundreds_of_waiting_pods_are_deleted_a_few_at_once(tmp_path: Path) -> N
     left.write_text(json.dumps({"items": [waiting(number) for number in range(200)]}))
     at = shlex.quote(str(tmp_path))
     gone = f"if grep -qs '/pods/{names[-1]} ' {at}/calls; then cat {at}/none; else cat {at}/left; fi"
-    cluster = Cluster(tmp_path, [], ("'get pods'*", gone))
+    cluster = Cluster(tmp_path, [], (PODS, gone))
     objects = AppliedObjects(cluster.kubectl, "job", OBJECTS)
     objects.apply()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

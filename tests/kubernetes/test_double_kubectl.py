@@ -136,3 +136,19 @@ def test_one_can_ask_what_one_may(kubectl: Kubectl, tmp_path: Path) -> None:
 def test_the_double_refuses_unknown_calls(words: tuple[str, ...], kubectl: Kubectl) -> None:
     with pytest.raises(RefusedError):
         kubectl(*words)
+
+
+def test_a_list_by_its_path_is_that_of_the_api_server(kubectl: Kubectl) -> None:
+    """kubectl prints a list of objects with their kinds, and without what it takes for noise."""
+    event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "a"}, "type": "Warning"}
+    kubectl("apply", "-f", "-", stdin=to_yaml([event, {**event, "metadata": {"name": "b"}, "type": "Normal"}]))
+    answer = json.loads(kubectl("get", "--raw", "/api/v1/namespaces/default/events?fieldSelector=type%3DWarning"))
+    (item,) = answer["items"]
+    assert answer["kind"] == "EventList"
+    assert {"kind", "apiVersion"}.isdisjoint(item)
+    assert item["metadata"]["managedFields"]
+    with pytest.raises(RefusedError, match="could not find the requested resource"):
+        kubectl("get", "--raw", "/api/v1/events")
+    for query in ("", "?container=seatrial&sinceTime=2026"):
+        with pytest.raises(RefusedError, match="BadRequest"):
+            kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/p/log{query}")

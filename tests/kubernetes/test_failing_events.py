@@ -7,12 +7,13 @@ from pathlib import Path
 from event_streams import Stream
 from fake_checks import fake_load
 from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.kubectl_script_double import EVENTS
 from kubernetes.test_interrupted_pods import answers_of, ended
 from kubernetes.test_run_log import trial
 
 from seatrial.judge.conclude import Conclusion, conclude
 
-_FAILS = ("'get events'*", "echo 'Unable to connect to the server: net/http: request canceled' >&2; exit 1")
+_FAILS = (EVENTS, "echo 'Unable to connect to the server: net/http: request canceled' >&2; exit 1")
 
 
 def _found(folder: Path, lists: list[list[dict[str, object]]]) -> Conclusion:

@@ -9,6 +9,7 @@ import pytest
 from by_day import by_day
 from event_streams import healthy
 from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.kubectl_script_double import LOGS, log_of
 from kubernetes.test_interrupted_pods import answers_of, ended
 from kubernetes.test_run_log import training
 
@@ -41,8 +42,8 @@ def test_a_first_log_that_cannot_be_fetched_for_a_while(
         tmp_path,
         after,
         listed_in_turn([before, after], tmp_path),
-        ("'logs trial-1-0-x'*", f"{down}; {_RESULT}" if comes_back else "exit 1"),
-        ("logs*", _ITS_LOG),
+        (log_of("trial-1-0-x"), f"{down}; {_RESULT}" if comes_back else "exit 1"),
+        (LOGS, _ITS_LOG),
     )
     attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
     attempt.run()
@@ -64,8 +65,8 @@ def test_the_first_log_of_a_training_that_missed_is_waited_for(tmp_path: Path, m
         tmp_path,
         after,
         listed_in_turn([[running(0), running(1)], after], tmp_path),
-        ("'logs trial-1-0-x'*", f"{down}; {_RESULT}"),
-        ("logs*", _ITS_LOG),
+        (log_of("trial-1-0-x"), f"{down}; {_RESULT}"),
+        (LOGS, _ITS_LOG),
     )
     attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
     attempt.run()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes.attempted import OBJECTS, Cluster, running, waiting
+from kubernetes.kubectl_script_double import EVENTS, PODS
 
 from seatrial.targets.kubernetes import follower as follower_module
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
@@ -77,15 +78,30 @@ def test_a_pod_that_another_one_replaced_did_not_run(listed: list[tuple[str, str
 def test_more_events_than_can_be_read_in_time_count_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody who may create Events can create many: to read them would keep the controller from its work."""
     monkeypatch.setattr(follower_module, "_MOST_EVENTS_BYTES", 1 << 20)
-    too_many = ("'get events'*", "echo '{\"items\": []}'; head -c 1048576 /dev/zero | tr '\\0' ' '")
+    too_many = (EVENTS, "echo '{\"items\": []}'; head -c 1048576 /dev/zero | tr '\\0' ' '")
     follower = followed(Cluster(tmp_path, [waiting(0), waiting(1)], too_many), tmp_path)
     try:
         while not follower.complaint:
             follower.poll_pods()
-        assert follower.complaint.startswith("an answer of more than 1 MiB to kubectl-double get events")
+        assert follower.complaint.startswith("an answer of more than 1 MiB to kubectl-double get --raw /api/v1/events?")
         assert follower.warned.total_s == 0.0
     finally:
         follower.close()
+
+
+@pytest.mark.parametrize("answer", ["<html>sign in</html>", '{"kind": "Status"}', '{"items": {}}', "[]"])
+def test_an_answer_that_is_no_list_tells_of_no_pod(answer: str, tmp_path: Path) -> None:
+    """kubectl prints what a proxy says in place of the API server."""
+    cluster = Cluster(tmp_path, [], (PODS, f"echo '{answer}'"))
+    follower = followed(cluster, tmp_path)
+    try:
+        while not follower.complaint:
+            follower.poll_pods()
+        assert follower.complaint == "the API server answers the question for pods with no list"
+        assert follower.listed.total_s == 0.0
+    finally:
+        follower.close()
+    assert follower._objects._remaining_pods() == (None, {})
 
 
 def test_only_events_about_names_of_the_run_are_kept() -> None:

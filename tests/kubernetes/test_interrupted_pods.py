@@ -12,6 +12,7 @@ from by_day import by_day
 from event_streams import RUN, Stream
 from fake_checks import fake_load
 from kubernetes.attempted import WORKLOAD, Cluster, listed_in_turn, running
+from kubernetes.kubectl_script_double import EVENTS, LOGS, PODS, log_of
 from kubernetes.test_log_reader import lines_of, stamped
 from kubernetes.test_run_log import Heard, training, trial
 
@@ -82,10 +83,10 @@ def answers_of(stream: Stream, folder: Path, before: list[dict[str, Any]] | None
     once = f"if [ -e {folder}/listed ]; then cat {folder}/pods; else touch {folder}/listed; cat {folder}/before; fi"
     lists = f"if [ -e {folder}/deleted ]; then cat {folder}/none; else {once}; fi"
     return [
-        *([] if before is None else [("'get pods'*", lists)]),
-        (f"'logs {FIRST_OF_MPI}'*", f"cat {folder}/first"),
-        ("'logs trial-1-0-x'*", f"cat {folder}/first"),
-        ("logs*", "exit 0"),
+        *([] if before is None else [(PODS, lists)]),
+        (log_of(f"{FIRST_OF_MPI}"), f"cat {folder}/first"),
+        (log_of("trial-1-0-x"), f"cat {folder}/first"),
+        (LOGS, "exit 0"),
     ]
 
 
@@ -320,7 +321,7 @@ def test_an_eviction_is_announced_by_an_event(last: list[dict[str, Any]], tmp_pa
     event = {"reason": "Evicted", "message": "low on memory", "involvedObject": about}
     (tmp_path / "warnings").write_text(json.dumps({"items": [event]}))
     lists = [[running(0), running(1)], [running(0), _NO_REASON_YET], [ended(0, 1), *last]]
-    found, cluster = _followed_through(missed(), lists, tmp_path, ("'get events'*", f"cat {tmp_path}/warnings"))
+    found, cluster = _followed_through(missed(), lists, tmp_path, (EVENTS, f"cat {tmp_path}/warnings"))
     assert (found.trial.interrupted or "").endswith('pod trial-1-1-x on node gpu-1 was evicted ("low on memory")')
     assert found.verdict.exit_code == 130
     assert _names_nobody(found, cluster)
@@ -459,7 +460,7 @@ def test_a_training_that_lost_a_stopped_pod_is_interrupted(
     """``is_first``: whether the one that ended of that is the first pod; else that one hangs."""
     monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.5)
     pods = [ended(0, survivor), other] if is_first else [running(0), other, ended(2, survivor)]
-    cluster = Cluster(tmp_path, pods, ("logs*", "echo 2026-01-01T00:00:01Z step 10"))
+    cluster = Cluster(tmp_path, pods, (LOGS, "echo 2026-01-01T00:00:01Z step 10"))
     job = replace(training(), nodes=len(pods), detail=cluster.job.detail)
     attempt = cluster.attempt_at(job)
     attempt.run()

@@ -79,6 +79,15 @@ def test_the_path_of_the_server_counts_for_deletions(tmp_path: Path, server: str
     assert options["gracePeriodSeconds"] == 1
 
 
+def test_the_parts_of_a_request_are_quoted() -> None:
+    kubectl = Kubectl(program="oc", namespace=None, server_path="/k8s/clusters/c-1")
+    *words, path = kubectl.raw("ml", "pods", "a?b#c", "log", sinceTime="2026-01-01T00:00:00+05:30")
+    assert words == ["get", "--raw"]
+    assert path == (
+        "/k8s/clusters/c-1/api/v1/namespaces/ml/pods/a%3Fb%23c/log?sinceTime=2026-01-01T00%3A00%3A00%2B05%3A30"
+    )
+
+
 def test_where_there_is_no_context_none_is_named(tmp_path: Path) -> None:
     program = scripted(tmp_path, ("*", "echo 'error: current-context must exist in order to minify' >&2; exit 1"))
     for namespace in ("ml", None):

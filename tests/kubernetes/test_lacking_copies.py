@@ -12,6 +12,7 @@ from by_day import by_day
 from event_streams import Stream
 from fake_checks import fake_load
 from kubernetes.attempted import Cluster, running
+from kubernetes.kubectl_script_double import log_of
 from kubernetes.test_interrupted_pods import answers_of, ended, mpi_pods
 from kubernetes.test_log_copies import POD
 from kubernetes.test_pod_failures import _MET, _lost, _stamped
@@ -49,7 +50,7 @@ class _FullDisk:
 def _outcome(folder: Path, monkeypatch: pytest.MonkeyPatch, log: str, exit_code: int = 1) -> str:
     """Return the outcome of a training whose first pod has ended with this log; the other one hangs."""
     monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.5)
-    answers = ("'logs trial-1-0-x'*", log), ("'logs trial-1-1-x'*", "sleep 20")
+    answers = (log_of("trial-1-0-x"), log), (log_of("trial-1-1-x"), "sleep 20")
     cluster = Cluster(folder, [ended(0, exit_code), running(1)], *answers, reason_s=0.2)
     attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
     attempt.run()
@@ -158,7 +159,7 @@ def test_a_launcher_whose_log_was_not_read(
         f"if [ -e {tmp_path}/once ]; then echo 'connection refused' >&2; exit 1; fi;"
         f" touch {tmp_path}/once; cat {tmp_path}/first"
     )
-    assert len(_blamed(tmp_path, ("'logs trial-1-launcher-x'*", once), says=b"", reason=reason)) == num_blamed
+    assert len(_blamed(tmp_path, (log_of("trial-1-launcher-x"), once), says=b"", reason=reason)) == num_blamed
 
 
 def test_a_launcher_that_was_killed(tmp_path: Path) -> None:

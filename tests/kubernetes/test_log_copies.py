@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from event_streams import healthy
 from kubernetes.attempted import Cluster, running
+from kubernetes.kubectl_script_double import log_of
 from kubernetes.test_interrupted_pods import answers_of
 from kubernetes.test_run_log import ended_pod
 from slow_disk import SlowDisk
@@ -39,7 +40,7 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A trial that ends well, while the other pod prints much; its objects are deleted."""
     monkeypatch.setattr(attempt_module, "_LAST_OUTPUT_S", 2.0)
     answers = answers_of(healthy(), tmp_path, None)
-    cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-1-x'*", _PRINTS), *answers)
+    cluster = Cluster(tmp_path, [running(0), running(1)], (log_of("trial-1-1-x"), _PRINTS), *answers)
     attempt = cluster.attempt()
     try:
         attempt.run()

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from by_day import by_day
-from kubernetes.kubectl_script_double import scripted
+from kubernetes.kubectl_script_double import LOGS, scripted
 from kubernetes.test_pods import pod
 
 from seatrial.conductor import event_allowance
@@ -84,7 +85,7 @@ def test_messages_come_in_order_and_the_rest_is_text(tmp_path: Path) -> None:
     long = {"kind": "note", "seq": 4, "text": "x" * 20_000}
     lines = [b"loading\n", *(line for event in EVENTS for line in lines_of(event["seq"], event)), b"done\n"]
     log = file_of(tmp_path, "log", stamped([*lines, *lines_of(4, long)]))
-    listener = Listener(tmp_path, ("logs*", f"cat {log}"))
+    listener = Listener(tmp_path, (LOGS, f"cat {log}"))
     assert listener.all() == [*EVENTS, long]
     assert listener.texts == ["loading", "done"]
     assert (tmp_path / f"{listener.pod.name}.log").read_text() == "loading\ndone\n"
@@ -97,7 +98,8 @@ def test_a_broken_stream_resumes_without_loss(tmp_path: Path) -> None:
     whole = stamped(lines)
     first = file_of(tmp_path, "first", whole[: whole.index(b"\n", whole.index(b"event 1")) - 30])
     rest = file_of(tmp_path, "rest", whole)
-    listener = Listener(tmp_path, ("*since-time=2026-01-01T00:00:00Z*", f"cat {rest}"), ("*", f"cat {first}; exit 1"))
+    again = ("*sinceTime=2026-01-01T00%3A00%3A00Z*", f"cat {rest}")
+    listener = Listener(tmp_path, again, ("*", f"cat {first}; exit 1"))
     assert listener.all() == EVENTS
     assert listener.texts == ["a text"]
     assert listener.log.lost == 0
@@ -111,7 +113,7 @@ _STEPS_BACK = (*((10.5, "a"), (11.5, "b")), *((8.5, "c"), (8.5, "c"), (8.5, "d")
 
 
 def test_a_clock_that_steps_back_hides_no_line(tmp_path: Path) -> None:
-    listener = Listener(tmp_path, ("logs*", f"cat {file_of(tmp_path, 'log', at_times(*_STEPS_BACK))}"))
+    listener = Listener(tmp_path, (LOGS, f"cat {file_of(tmp_path, 'log', at_times(*_STEPS_BACK))}"))
     assert listener.all() == []
     assert listener.texts == ["a", "b", "c", "c", "d", "e"]
 
@@ -124,11 +126,11 @@ def test_a_stream_that_breaks_where_a_clock_steps_back_resumes(known: int, tmp_p
     rest = [line for line in _STEPS_BACK if line[0] >= since]
     again = file_of(tmp_path, "again", at_times(*rest))
     first = ("*", f"cat {begin}; exit 1")
-    listener = Listener(tmp_path, ("*since-time=*", f"cat {again}"), first)
+    listener = Listener(tmp_path, ("*sinceTime=*", f"cat {again}"), first)
     assert listener.all() == []
     assert listener.texts == ["a", "b", "c", "c", "d", "e"]
     _, second, *_ = (tmp_path / "calls").read_text().splitlines()
-    assert f"--since-time=2026-01-01T00:00:{since:02}Z" in second
+    assert f"sinceTime=2026-01-01T00%3A00%3A{since:02}Z" in second
 
 
 @pytest.mark.parametrize("at", ["01-01T00:00:00+99:99", "01-01T00:00:00+24:00", "02-30T00:00:00Z", "01-01T00:00:60Z"])
@@ -138,7 +140,7 @@ def test_a_time_that_kubectl_refuses_is_text(at: str, tmp_path: Path, monkeypatc
     log = file_of(tmp_path, "log", b"2026-01-01T00:00:00.5+05:30 b\n")
     first = f"if ! [ -e {once} ]; then touch {once}; echo {bad}; exit 1; fi"
     monkeypatch.setattr(log_reader, "_RETRY_S", 0.1)
-    listener = Listener(tmp_path, (f"*since-time=2026-{at}*", "exit 1"), ("*", f"{first}; cat {log}"))
+    listener = Listener(tmp_path, (f"*sinceTime={quote(f'2026-{at}')}*", "exit 1"), ("*", f"{first}; cat {log}"))
     listener.all()
     assert listener.texts == [bad, "b"]
 
@@ -150,7 +152,7 @@ def test_a_new_event_ends_the_lines_that_are_known(tmp_path: Path) -> None:
     rest = file_of(tmp_path, "rest", at_times((9.1, event.decode().strip()), (9.2, "c")))
     once = tmp_path / "once"
     listener = Listener(
-        tmp_path, ("logs*", f"if [ -e {once} ]; then cat {rest}; else touch {once}; cat {begin}; exit 1; fi")
+        tmp_path, (LOGS, f"if [ -e {once} ]; then cat {rest}; else touch {once}; cat {begin}; exit 1; fi")
     )
     assert listener.all() == EVENTS[:1]
     assert listener.texts == ["a", "b", "c"]
@@ -160,7 +162,7 @@ def test_a_kubectl_that_closes_its_output_and_stays_is_killed(tmp_path: Path) ->
     log = file_of(tmp_path, "log", stamped([line for event in EVENTS for line in lines_of(event["seq"], event)]))
     once = tmp_path / "once"
     stays = f"cat {log}; if ! [ -e {once} ]; then touch {once}; exec >&-; sleep 600; fi"
-    assert Listener(tmp_path, ("logs*", stays)).all() == EVENTS
+    assert Listener(tmp_path, (LOGS, stays)).all() == EVENTS
 
 
 def test_a_stream_that_dies_without_a_word_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +170,7 @@ def test_a_stream_that_dies_without_a_word_is_read_anew(tmp_path: Path, monkeypa
     monkeypatch.setattr(log_reader, "_SILENT_S", 0.5)
     whole = stamped([b"a text\n", *(line for event in EVENTS for line in lines_of(event["seq"], event))])
     part = file_of(tmp_path, "part", whole[: whole.index(b"\n", whole.index(b"event 1")) - 30])
-    stalls = ("*--follow*", f"cat {part}; exec sleep 600")
+    stalls = ("*follow=true*", f"cat {part}; exec sleep 600")
     listener = Listener(tmp_path, stalls, ("*", f"cat {file_of(tmp_path, 'whole', whole)}"))
     until = time.monotonic() + 1.5
     while time.monotonic() < until:
@@ -238,6 +240,29 @@ def test_a_log_that_ends_before_its_container_is_not_complete(tmp_path: Path) ->
     assert listener.all() == EVENTS[:1]
 
 
+@pytest.mark.parametrize("then", ["exec sleep 600", "printf 'x\\n'; exit 1"])
+def test_a_line_that_is_too_long_is_cut_before_its_end(
+    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have none. The next stream brings it again, and what comes after it."""
+    monkeypatch.setattr(log_reader, "_MAX_LINE_BYTES", 1_000)
+    monkeypatch.setattr(log_reader, "_RETRY_S", 0.1)
+    long = f"2026-01-01T00:00:00.000000001Z {'x' * 3_000}"
+    begin, whole = file_of(tmp_path, "begin", long.encode()), file_of(tmp_path, "whole", f"{long}\n".encode())
+    after = file_of(tmp_path, "after", at_times((1.5, "after")))
+    first = ("*follow=true*", f"cat {begin}; {then}")
+    listener = Listener(tmp_path, first, ("*", f"cat {whole} {after}"))
+    until = time.monotonic() + 20
+    while not listener.texts:
+        assert time.monotonic() < until
+        list(listener.log.read(container_ended=False))
+    monkeypatch.setattr(log_reader, "_SILENT_S", 0.1)
+    listener.all()
+    cut = f"{long[:1_000].partition(' ')[2]} (seatrial: this line is cut here, after 1000 bytes)"
+    assert listener.texts == [cut, "after"]
+    assert (tmp_path / f"{listener.pod.name}.log").read_text() == f"{cut}\nafter\n"
+
+
 def test_a_copy_keeps_what_the_kubelet_has_rotated_away(tmp_path: Path) -> None:
     """The stream breaks, and who asks again gets the newest file of the log only."""
     (ended,) = pods_of({"items": [pod(status__phase="Failed")]}, KINDS["job"])
@@ -266,7 +291,7 @@ def test_a_flood_is_read_piece_by_piece(then: str, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(log_reader, "_MAX_READ_BYTES", 4_096)
     written = tmp_path / "written"
     log = file_of(tmp_path, "log", stamped([f"{number:099}\n".encode() for number in range(400)]))
-    listener = Listener(tmp_path, ("logs*", f"cat {log}; touch {written}; {then}"))
+    listener = Listener(tmp_path, (LOGS, f"cat {log}; touch {written}; {then}"))
     until = time.monotonic() + 20
     try:
         while not written.exists():
@@ -294,7 +319,7 @@ def test_a_first_pod_sends_no_more_events_than_all_agents_may(tmp_path: Path, mo
     for messages, is_kept in ((outputs, False), (events, True)):
         lines = [line for number, message in enumerate(messages) for line in lines_of(number, message)]
         log = file_of(tmp_path, "log", stamped(lines))
-        listener = Listener(tmp_path, ("logs*", f"cat {log}"))
+        listener = Listener(tmp_path, (LOGS, f"cat {log}"))
         if is_kept:
             with pytest.raises(SeatrialError, match=f"{listener.pod.label} has sent more events than all nodes"):
                 listener.all()

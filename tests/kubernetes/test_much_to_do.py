@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes.attempted import INDEX, ITS_LOG_ENDS, OWNED, Cluster, running
-from kubernetes.kubectl_script_double import scripted
+from kubernetes.kubectl_script_double import LOGS, scripted
 from kubernetes.test_log_reader import Listener, finish
 from kubernetes.test_pods import pod
 
@@ -19,7 +19,7 @@ from seatrial.targets.kubernetes.log_reader import PodLogs
 from seatrial.targets.kubernetes.pods import pods_of
 from seatrial.targets.kubernetes.wait_limits import AwakeTime
 
-_EMPTY_LINES = ("logs*", "exec yes ''")
+_EMPTY_LINES = (LOGS, "exec yes ''")
 _LINE_BYTES = 33
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.kubectl_script_double import LOGS, PODS, log_of
 from kubernetes.test_interrupted_pods import ended
 from kubernetes.test_run_log import Heard, ended_pod, training
 
@@ -338,15 +339,15 @@ def test_the_logs_of_all_pods_are_read_before_the_verdict(tmp_path: Path) -> Non
             item["metadata"] = {**item["metadata"], "creationTimestamp": f"2026-01-01T00:00:{number:02}Z"}
         (tmp_path / name).write_text(json.dumps({"items": items}))
     go = tmp_path / "go"
-    follows = f'case "$*" in *--follow*) touch {tmp_path}/followed; while [ ! -e {go} ]; do sleep 0.2; done;; esac'
+    follows = f'case "$*" in *follow=true*) touch {tmp_path}/followed; while [ ! -e {go} ]; do sleep 0.2; done;; esac'
     state = f"elif [ -e {tmp_path}/followed ]; then touch {go}; cat {tmp_path}/ended.json; else cat {tmp_path}/running"
     cluster = Cluster(
         tmp_path,
         [],
-        ("'get pods'*", f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/none; {state}.json; fi"),
-        ("'logs trial-1-0-x'*", f"{follows}; {_stamped(_lost(0))}"),
-        (f"'logs trial-1-{culprit}-x'*", f"{follows}; sleep 0.5; {_stamped(_own(3))}"),
-        ("logs*", f"{follows}; sleep 0.5; {_stamped(_lost(0))}"),
+        (PODS, f"if [ -e {tmp_path}/deleted ]; then cat {tmp_path}/none; {state}.json; fi"),
+        (log_of("trial-1-0-x"), f"{follows}; {_stamped(_lost(0))}"),
+        (log_of(f"trial-1-{culprit}-x"), f"{follows}; sleep 0.5; {_stamped(_own(3))}"),
+        (LOGS, f"{follows}; sleep 0.5; {_stamped(_lost(0))}"),
     )
     attempt = cluster.attempt_at(replace(training(), nodes=count, detail=cluster.job.detail))
     attempt.run()
@@ -359,14 +360,14 @@ def test_a_pod_that_ends_while_the_verdict_waits_is_heard(tmp_path: Path) -> Non
     before, after = [running(number) for number in range(3)], [ended(number, 1) for number in range(3)]
     lists = [before, [before[0], before[1], after[2]], *[[after[0], before[1], after[2]]] * 2, after]
     until_last = f"while [ $(cat {tmp_path}/turn) -lt {len(lists) - 1} ]; do sleep 0.1; done"
-    late = f'case "$*" in *--follow*) {until_last};; esac; {_stamped(_lost(1))}'
+    late = f'case "$*" in *follow=true*) {until_last};; esac; {_stamped(_lost(1))}'
     cluster = Cluster(
         tmp_path,
         after,
         listed_in_turn(lists, tmp_path),
-        ("'logs trial-1-0-x'*", _stamped(_lost(0))),
-        ("'logs trial-1-1-x'*", late),
-        ("'logs trial-1-2-x'*", _stamped(_own(2))),
+        (log_of("trial-1-0-x"), _stamped(_lost(0))),
+        (log_of("trial-1-1-x"), late),
+        (log_of("trial-1-2-x"), _stamped(_own(2))),
     )
     attempt = cluster.attempt_at(replace(training(), nodes=3, detail=cluster.job.detail))
     attempt.run()
@@ -542,8 +543,8 @@ def test_one_list_with_a_deletion_and_the_end_of_a_witness_names_neither(tmp_pat
         tmp_path,
         lists[-1],
         listed_in_turn(lists, tmp_path),
-        ("'logs trial-1-0-x'*", _stamped(_lost(0))),
-        ("logs*", ":"),
+        (log_of("trial-1-0-x"), _stamped(_lost(0))),
+        (LOGS, ":"),
     )
     attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
     attempt.run()

@@ -18,6 +18,7 @@ def pod(name: str = "t-0-abcde", **changes: Any) -> dict[str, Any]:
     made: dict[str, Any] = {
         "metadata": {
             "name": name,
+            "namespace": "ml",
             "uid": f"uid-{name}",
             "labels": {"batch.kubernetes.io/job-completion-index": "0", "app.kubernetes.io/component": "node"},
         },

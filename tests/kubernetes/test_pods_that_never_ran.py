@@ -10,6 +10,7 @@ import pytest
 from event_streams import Stream, healthy
 from fake_checks import fake_load
 from kubernetes.attempted import WORKLOAD, Cluster, running, waiting
+from kubernetes.kubectl_script_double import LOGS, log_of
 from kubernetes.test_log_reader import lines_of, stamped
 from kubernetes.test_run_log import trial
 
@@ -36,8 +37,8 @@ def test_a_pass_takes_each_pod(other: list[dict[str, Any]], ended_s: float, name
     events = [{**event, "run": "run-1"} for event in healthy().events]
     lines = [line for number, event in enumerate(events) for line in lines_of(number, event, WORKLOAD.token)]
     (tmp_path / "first").write_bytes(stamped(lines))
-    its_log = ("'logs trial-1-0-x'*", f"cat {tmp_path}/first")
-    cluster = Cluster(tmp_path, [ended(0, 0), *other], its_log, ("logs*", "exit 0"), ended_s=ended_s)
+    its_log = (log_of("trial-1-0-x"), f"cat {tmp_path}/first")
+    cluster = Cluster(tmp_path, [ended(0, 0), *other], its_log, (LOGS, "exit 0"), ended_s=ended_s)
     attempt = cluster.attempt()
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -67,9 +68,9 @@ def test_a_pod_that_never_ran_is_not_blamed(evicted: bool, tmp_path: Path) -> No
     (tmp_path / "first").write_bytes(stamped(lines))
     gone = {**ended(2, 137)["status"], "reason": "Evicted", "message": "low on ephemeral-storage"}
     other = {**running(2), "status": gone} if evicted else running(2)
-    its_log = ("'logs trial-1-0-x'*", f"cat {tmp_path}/first")
+    its_log = (log_of("trial-1-0-x"), f"cat {tmp_path}/first")
     pods = [ended(0, 1), waiting(1, spec__nodeName="gpu-1"), other]
-    cluster = Cluster(tmp_path, pods, its_log, ("logs*", "exit 0"), ended_s=0.5)
+    cluster = Cluster(tmp_path, pods, its_log, (LOGS, "exit 0"), ended_s=0.5)
     attempt = cluster.attempt_at(replace(cluster.job, nodes=3))
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -93,8 +94,8 @@ def test_a_pass_takes_the_ranks_of_mpi_on_each_pod(said: tuple[str, str], passes
     launcher = ended(7, 0)
     launcher["metadata"]["labels"] = {_COMPONENT: "launcher"}
     pods = [{**running(node), "spec": {**running(node)["spec"], "nodeName": f"gpu-{node}"}} for node in range(2)]
-    its_log = ("'logs trial-1-7-x'*", f"cat {tmp_path}/first")
-    cluster = Cluster(tmp_path, [launcher, *pods], its_log, ("logs*", "exit 0"))
+    its_log = (log_of("trial-1-7-x"), f"cat {tmp_path}/first")
+    cluster = Cluster(tmp_path, [launcher, *pods], its_log, (LOGS, "exit 0"))
     attempt = cluster.attempt_at(replace(cluster.job, detail=replace(cluster.job.detail, under_mpi=True)))
     attempt.run()
     assert attempt.cleanup(keep=False) == []
@@ -118,8 +119,8 @@ def test_a_pass_takes_a_node_for_each_pod_where_that_was_asked(
     pods = [ended(0, 0), running(1)]
     for pod, its_node in zip(pods, (0, node), strict=True):
         pod["spec"] = {**pod["spec"], "nodeName": f"gpu-{its_node}"}
-    its_log = ("'logs trial-1-0-x'*", f"cat {tmp_path}/first")
-    cluster = Cluster(tmp_path, pods, its_log, ("logs*", "exit 0"), ended_s=0.5)
+    its_log = (log_of("trial-1-0-x"), f"cat {tmp_path}/first")
+    cluster = Cluster(tmp_path, pods, its_log, (LOGS, "exit 0"), ended_s=0.5)
     placed = replace(cluster.job.detail, workload=replace(WORKLOAD, spread=spread))
     attempt = cluster.attempt_at(replace(cluster.job, detail=placed))
     attempt.run()

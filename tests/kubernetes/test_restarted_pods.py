@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from by_day import by_day
 from kubernetes.attempted import Cluster, listed_in_turn, running, waiting
+from kubernetes.kubectl_script_double import LOGS, log_of
 from kubernetes.test_interrupted_pods import ended
 from kubernetes.test_run_log import training
 
@@ -18,7 +19,7 @@ from seatrial.targets.kubernetes import attempt as attempt_module
 
 _LABEL = "jobset.sigs.k8s.io/restart-attempt"
 _RESULT = "trained 10 of 10 steps"
-_ITS_RESULT = ("'logs trial-1-0-start1'*", f"echo 2026-01-01T00:06:01Z {_RESULT}")
+_ITS_RESULT = (log_of("trial-1-0-start1"), f"echo 2026-01-01T00:06:01Z {_RESULT}")
 _FAILED = {"conditions": [{"type": "Failed", "status": "True", "reason": "ReachedMaxRestarts", "message": "m"}]}
 _PREEMPTED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
 
@@ -51,7 +52,7 @@ def _trained(
         *more,
         listed_in_turn(lists, folder),
         _ITS_RESULT,
-        ("logs*", "echo 2026-01-01T00:00:01Z step 10"),
+        (LOGS, "echo 2026-01-01T00:00:01Z step 10"),
         reason_s=0.2,
         **limits,
     )

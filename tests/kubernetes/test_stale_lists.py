@@ -14,6 +14,7 @@ import pytest
 from by_day import by_day
 from fake_checks import fake_load
 from kubernetes.attempted import Cluster, running
+from kubernetes.kubectl_script_double import EVENTS, LOGS, PODS, log_of
 from kubernetes.test_interrupted_pods import answers_of, ended, missed
 from kubernetes.test_run_log import training, trial
 
@@ -41,7 +42,7 @@ def _lists(folder: Path, shown: list[list[dict[str, Any]]], *, silent_s: int) ->
         for number in range(last)
     )
     silent = f"[ $(($(date +%s) - $(cat {at}/turn{last - 1}))) -lt {silent_s} ]"
-    return "'get pods'*", (
+    return PODS, (
         f"if [ -e {at}/deleted ]; then cat {at}/none; {first}"
         f"elif {silent}; then echo {shlex.quote(_SAID)} >&2; exit 1; else cat {at}/list{last}; fi"
     )
@@ -147,7 +148,7 @@ def test_events_that_are_slow_are_waited_for(events: str, is_evicted: bool, tmp_
     }
     (tmp_path / "warnings").write_text(json.dumps({"items": [event]}))
     lists = _lists(tmp_path, [_BOTH_RUN, [running(0), _NO_REASON_YET], [ended(0, 1)]], silent_s=0)
-    answers = [("'get events'*", events.format(at=tmp_path)), *answers_of(missed(), tmp_path, None)]
+    answers = [(EVENTS, events.format(at=tmp_path)), *answers_of(missed(), tmp_path, None)]
     cluster = Cluster(tmp_path, [], lists, *answers, ended_s=0.2, reason_s=0.2)
     found = _concluded(cluster, cluster.attempt())
     assert found.verdict.status == ("INCONCLUSIVE" if is_evicted else "FAIL")
@@ -177,7 +178,7 @@ def test_a_good_training_whose_end_is_not_listed_has_not_failed(
 ) -> None:
     monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 1.0)
     shown = [_BOTH_RUN, [ended(0, 0), running(1)], [ended(0, 0), ended(1, 0)]]
-    its_log = ("logs*", "echo 2026-01-01T00:00:01Z trained 10 of 10 steps")
+    its_log = (LOGS, "echo 2026-01-01T00:00:01Z trained 10 of 10 steps")
     no_answer_s = 2.0 if silent_s == _FOR_EVER else 30.0
     cluster = Cluster(tmp_path, [], _lists(tmp_path, shown, silent_s=silent_s), its_log, no_answer_s=no_answer_s)
     job = replace(training(), nodes=2, detail=cluster.job.detail)
@@ -198,7 +199,7 @@ def test_lists_that_fail_beside_a_log_that_goes_on_are_reported(
     """The run goes on: its log is what tells how it ends. What that says twice is no news."""
     monkeypatch.setattr(run_progress, "_REPORT_NO_ANSWER_S", 1.0)
     its_log = "for n in 1 2 3 4; do echo 2026-01-01T00:00:0${n}Z step $n; sleep 1; done"
-    log = ("'logs trial-1-0-x'*", f"[ -e {tmp_path}/read ] || {{ touch {tmp_path}/read; {its_log}; }}")
+    log = (log_of("trial-1-0-x"), f"[ -e {tmp_path}/read ] || {{ touch {tmp_path}/read; {its_log}; }}")
     lists = _lists(tmp_path, [_BOTH_RUN, _BOTH_RUN], silent_s=_FOR_EVER)
     cluster = Cluster(tmp_path, [], lists, log, no_answer_s=2.0)
     began = time.monotonic()

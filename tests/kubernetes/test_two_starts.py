@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from event_streams import RUN, Stream
 from kubernetes.attempted import OBJECTS, WORKLOAD, Cluster, listed_in_turn, running, waiting
+from kubernetes.kubectl_script_double import LOGS, log_of
 from kubernetes.test_interrupted_pods import answers_of, ended
 from kubernetes.test_log_reader import lines_of, stamped
 from kubernetes.test_pod_failures import _MET, _lost, _own, _stamped
@@ -33,7 +34,7 @@ _PRINTED = (("0", [_RESULT, "digests of all ranks equal: abc"]), ("1", [_MET[3],
 
 
 def _log(number: str, *lines: str, stays: bool = False) -> tuple[str, str]:
-    return f"'logs trial-1-{number}-x'*", "; ".join([*map(_stamped, lines), *(["sleep 20"] if stays else [])])
+    return log_of(f"trial-1-{number}-x"), "; ".join([*map(_stamped, lines), *(["sleep 20"] if stays else [])])
 
 
 def _second(pod: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def test_a_start_with_fewer_nodes_is_judged_by_itself(tmp_path: Path, monkeypatc
         folder.mkdir()
     run = _Run(tmp_path)
     logs = [_log(number, *lines, stays=True) for number, lines in _PRINTED]
-    first = Cluster(folders[0], [running(0), running(1), waiting(2)], *logs, ("logs*", "sleep 20"), fewer_s=1.5)
+    first = Cluster(folders[0], [running(0), running(1), waiting(2)], *logs, (LOGS, "sleep 20"), fewer_s=1.5)
     job = replace(training(), nodes=3, detail=replace(first.job.detail, min_hosts=2))
     attempt = run.attempt(first, job)
     try:
@@ -116,7 +117,7 @@ def test_the_result_is_that_of_the_newest_first_pod(tmp_path: Path, monkeypatch:
 
     once = tmp_path / "once"
     says = f"if [ -e {once} ]; then {_stamped('nothing')}; else touch {once}; {_stamped(_RESULT)}; sleep 20; fi"
-    cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-0-x'*", says), ("logs*", ""))
+    cluster = Cluster(tmp_path, [running(0), running(1)], (log_of("trial-1-0-x"), says), (LOGS, ""))
     attempt = cluster.attempt_at(replace(training(), detail=cluster.job.detail))
     attempt.submit()
     while not cluster.run_log.has_result:
@@ -141,7 +142,7 @@ def test_pods_that_are_made_again_have_no_further_allowance(tmp_path: Path, monk
     lines = [line for event in numbered for line in lines_of(event["seq"], event, WORKLOAD.token)]
     (tmp_path / "sent-by-pod").write_bytes(stamped(lines))
     says = f"cat {tmp_path}/sent-by-pod; sleep 20"
-    cluster = Cluster(tmp_path, [running(0), running(1)], ("'logs trial-1-0-x'*", says), ("logs*", "sleep 20"))
+    cluster = Cluster(tmp_path, [running(0), running(1)], (log_of("trial-1-0-x"), says), (LOGS, "sleep 20"))
     attempt = cluster.attempt()
     attempt.submit()
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_checks import fake_load
 from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.kubectl_script_double import log_of
 from kubernetes.test_interrupted_pods import answers_of, ended, missed, mpi_pods
 from kubernetes.test_run_log import trial
 
@@ -90,7 +91,7 @@ def test_news_that_come_while_a_list_is_awaited_ask_for_another(
     log_ends, answers, calls = (tmp_path / name for name in ("log_ends", "answers", "calls"))
 
     def asked() -> int:
-        return sum(line.startswith("get pods") for line in calls.read_text().splitlines()) if calls.exists() else 0
+        return sum("/pods?" in line for line in calls.read_text().splitlines()) if calls.exists() else 0
 
     def wait(condition: Any) -> None:
         while not condition():
@@ -98,9 +99,9 @@ def test_news_that_come_while_a_list_is_awaited_ask_for_another(
             follower.poll()
             time.sleep(0.01)
 
-    listed = f"[ $(grep -c '^get pods' {calls}) = 2 ] && while [ ! -e {answers} ]; do sleep 0.02; done"
+    listed = f"[ $(grep -c '/pods?' {calls}) = 2 ] && while [ ! -e {answers} ]; do sleep 0.02; done"
     log = (
-        "'logs trial-1-0-x'*",
+        log_of("trial-1-0-x"),
         f"mkdir {tmp_path}/once || exec sleep 60; while [ ! -e {log_ends} ]; do sleep 0.02; done",
     )
     call, lists = listed_in_turn([_BOTH_RUN], tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kubernetes.attempted import Cluster, waiting
+from kubernetes.kubectl_script_double import EVENTS
 
 from seatrial.targets.kubernetes import run_progress, warnings_of_run
 from seatrial.targets.kubernetes.kinds import KINDS
@@ -47,7 +48,7 @@ def test_what_the_cluster_refuses_a_neighbor_ends_nothing(tmp_path: Path) -> Non
     message = 'Error creating: pods "trial-1-of-a-neighbor-x" is forbidden: violates PodSecurity "baseline:latest"'
     warning = {"involvedObject": involved, "reason": "FailedCreate", "message": message}
     (tmp_path / "events").write_text(json.dumps({"items": [warning]}))
-    found = Cluster(tmp_path, [], ("'get events'*", f"cat {tmp_path}/events"), queue_s=2.0).error()
+    found = Cluster(tmp_path, [], (EVENTS, f"cat {tmp_path}/events"), queue_s=2.0).error()
     assert "2 of 2 pods are not created yet" in str(found)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import yaml
 from kubernetes.double.arguments import Arguments, RefusedError, parse
@@ -246,6 +246,9 @@ class Api:
         return found, any(name for _, name in pairs)
 
     def _get(self, told: Arguments, stdin: str) -> Output:
+        if told.one("raw"):
+            yield from self._get_raw(told)
+            return
         with self._lock:
             found, by_name = self._chosen(told, told.words)
             for resource, name, thing in found:
@@ -269,6 +272,28 @@ class Api:
             yield "err", f"No resources found in {self._namespace(told)} namespace.\n"
         if text:
             yield "out", f"{text}\n"
+
+    def _get_raw(self, told: Arguments) -> Output:
+        """By a path of the API, whose namespace counts alone: ``pkg/rawhttp/raw.go`` of kubectl copies the answer as it
+        comes (io.Copy), in pieces that end within lines."""
+        parts = urlsplit(told.one("raw") or "")
+        match = re.fullmatch(r"/api/v1/namespaces/([^/]+)/(?:(pods|events)|pods/([^/]+)/log)", parts.path)
+        if match is None:
+            raise RefusedError("Error from server (NotFound): the server could not find the requested resource")
+        namespace, plural, name = (part and unquote(part) for part in match.groups())
+        options = {"namespace": namespace}
+        for key, value in parse_qsl(parts.query):
+            options[_QUERY[key]] = value
+        if name:
+            for _, text in self._logs(Arguments(verb="logs", words=(name,), options=_log_options(options)), ""):
+                half = len(text) // 2
+                yield from (("out", part) for part in (text[:half], text[half:]))
+            return
+        with self._lock:
+            found, _ = self._chosen(Arguments(verb="get", words=(plural,), options=options), [plural])
+            things = [_in_list(thing) for _, _, thing in found if thing is not None]
+        kind = f"{self._resource(plural).kind}List"
+        yield "out", json.dumps({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": things})
 
     def _delete_raw(self, told: Arguments, stdin: str) -> Output:
         """By a path of the API, with DeleteOptions: kubectl's ``pkg/rawhttp/raw.go`` sends them as they are."""
@@ -397,6 +422,34 @@ class Api:
 
 
 _OPENSHIFT = "security.openshift.io"
+_QUERY = {
+    "labelSelector": "selector",
+    "fieldSelector": "field-selector",
+    "container": "container",
+    "timestamps": "timestamps",
+    "follow": "follow",
+    "sinceTime": "since-time",
+}
+"""Options of a request -> those of kubectl."""
+
+
+def _log_options(options: dict[str, str]) -> dict[str, str]:
+    """Raises RefusedError as the API server does: it takes no first container of several (``LogLocation`` in
+    pkg/registry/core/pod/strategy.go), and no other times than those of RFC 3339 (``Time.UnmarshalQueryParameter``)."""
+    since = options.get("since-time", "2026-01-01T00:00:00Z")
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", since):
+        raise RefusedError(f'Error from server (BadRequest): parsing time "{since}" as "2006-01-02T15:04:05Z07:00"')
+    if "container" not in options:
+        raise RefusedError("Error from server (BadRequest): a container name must be specified")
+    return options
+
+
+def _in_list(thing: Object) -> Object:
+    """An object in a list of the API server: it has no kind and version (``TypeMeta`` is that of the list), but the
+    managedFields that kubectl leaves out of what it prints itself (``ShowManagedFields`` in json_yaml_flags.go)."""
+    left = {key: value for key, value in thing.items() if key not in ("kind", "apiVersion")}
+    managed = [{"manager": "kubelet", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {"f:status": {}}}]
+    return {**left, "metadata": {**thing["metadata"], "managedFields": managed}}
 
 
 def _listed(things: list[Object]) -> Object:

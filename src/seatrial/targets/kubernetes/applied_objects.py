@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from seatrial.errors import SeatrialError
-from seatrial.targets.kubernetes.api_json import items_of, text
+from seatrial.targets.kubernetes.api_json import text
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.manifest.workload import Object
@@ -56,6 +56,8 @@ class AppliedObjects:
         self.run: str = objects[-1]["metadata"]["name"]
         self.created_at = ""
         """``creationTimestamp`` of the workload, by the clock of the cluster; empty before it is created."""
+        self.namespace = kubectl.namespace or ""
+        """Where the API server has put them; empty before it tells, in a context that names none."""
         self.owners = PodOwners(self.run, KINDS[target].owners)
         """What tells pods of the run from others with its labels."""
         self._kubectl, self._target = kubectl, target
@@ -125,6 +127,7 @@ class AppliedObjects:
         for thing in result.documents:
             name = resource_name(thing)
             self._uids[name] = str(thing["metadata"].get("uid", ""))
+            self.namespace = text(thing, "metadata", "namespace") or self.namespace
             if name == self.workload:
                 self.owners.take_workload(self._uids[name])
                 self.created_at = thing["metadata"].get("creationTimestamp", "")
@@ -206,6 +209,7 @@ class AppliedObjects:
             ours = {resource_name(thing): thing for thing in result.documents if self.is_ours(thing)}
             if self.workload in ours:
                 self.owners.take_workload(text(ours[self.workload], "metadata", "uid"))
+                self.namespace = text(ours[self.workload], "metadata", "namespace")
             if not ours:
                 return ""
             return self._delete_these([ours[name] for name in names if name in ours])
@@ -229,16 +233,20 @@ class AppliedObjects:
         """Return the pods that may be of the run (None when the API server does not answer), and by uid the objects of
         those that certainly are: when a workload is deleted, its Jobs may be gone before their pods."""
         kind = KINDS[self._target]
-        result = self._kubectl.call("get", "pods", "-l", run_selector(self.run), "-o", "json")
-        if result.code != 0:
+        result = self._kubectl.call(*self.pods_question())
+        items = result.items
+        if result.code != 0 or items is None:
             return None, {}
-        items = list(items_of(result.json, "items"))
         for _ in kind.owners:
             if names := self.owners.question(items):
                 self.owners.take_answer(self._kubectl.call("get", *names, "--ignore-not-found", "-o", "json"))
         pod = {"apiVersion": "v1", "kind": "Pod"}
         owned = {text(item, "metadata", "uid"): {**item, **pod} for item in self.owners.owned(items)}
         return pods_of({"items": self.owners.possible(items)}, kind), owned
+
+    def pods_question(self) -> tuple[str, ...]:
+        """Return the words with which kubectl lists all pods with the labels of the run."""
+        return self._kubectl.raw(self.namespace, "pods", labelSelector=run_selector(self.run))
 
     def is_suspended(self) -> bool:
         """Return whether the workload is suspended; False when the API server does not answer."""

@@ -11,7 +11,7 @@ from typing import Any
 from seatrial.conductor.event_allowance import EventAllowance
 from seatrial.targets.job import Processes, ProgramJob
 from seatrial.targets.kubernetes.api_json import items_of
-from seatrial.targets.kubernetes.applied_objects import AppliedObjects, run_selector
+from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl, PendingCall
 from seatrial.targets.kubernetes.log_reader import PodLog, PodLogs
@@ -47,7 +47,7 @@ _FETCH_S = 10.0
 _FETCH_EACH_S = 0.5
 """Added for each log that is fetched: a kubectl takes up to a second of a core, and each log takes two of them."""
 _MOST_EVENTS_BYTES = 16 << 20
-"""Some 17,000 Events, which take this process about a second. Anybody who may create them could keep it from its work.
+"""Some 15,000 Events, which take this process about a second. Anybody who may create them could keep it from its work.
 """
 _MAX_FOREIGN_LINES = 4
 _MAX_WAITING_LINES = 100
@@ -195,10 +195,10 @@ class PodFollower:
         now = time.monotonic()
         self.awake.observe(now)
         self._take_results()
-        self._start_if_due("pods", "get", "pods", "-l", run_selector(self._objects.run), "-o", "json")
+        self._start_if_due("pods", *self._objects.pods_question())
         pending = self.pending
         if pending.missing > 0 or pending.waiting or self._run_log.is_ending or any(map(lacks_reason, self.pods)):
-            events = ("get", "events", "--field-selector", "type=Warning", "-o", "json")
+            events = self._kubectl.raw(self._objects.namespace, "events", fieldSelector="type=Warning")
             self._start_if_due("events", *events, most_bytes=_MOST_EVENTS_BYTES)
         if pending.missing > 0 or (self._restarts and any(pod.state == "ended" for pod in self.pods)):
             self._start_if_due("workload", "get", self._objects.workload, "--ignore-not-found", "-o", "json")
@@ -257,16 +257,17 @@ class PodFollower:
                 self.workload_over = is_over(workload)
                 self._suspended = suspended(workload)
                 self.is_unattended = not (self.workload_gone or self._suspended or is_taken_up(workload))
-            elif (answer := result.json) is not None:
-                if what == "pods":
-                    self.silent_since = self.unlisted_since = self.awake.total_s
-                    self._listed, self.listed_at = list(items_of(answer, "items")), self._asked_at[what]
-                    self.listed.observe(self.listed_at)
-                    self._take_owned()
-                else:
-                    self._events = events_of_run(answer, self._objects.run)
-                    self.warned.observe(self._asked_at[what])
-                    self._take_events()
+            elif (items := result.items) is None:
+                self.complaint = f"the API server answers the question for {what} with no list"
+            elif what == "pods":
+                self.silent_since = self.unlisted_since = self.awake.total_s
+                self._listed, self.listed_at = items, self._asked_at[what]
+                self.listed.observe(self.listed_at)
+                self._take_owned()
+            else:
+                self._events = events_of_run({"items": items}, self._objects.run)
+                self.warned.observe(self._asked_at[what])
+                self._take_events()
 
     def _take_events(self) -> None:
         """Take the warnings about the run, and ask whose the objects are that are named like its own."""

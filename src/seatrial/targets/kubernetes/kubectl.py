@@ -14,10 +14,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
-from seatrial.targets.kubernetes.api_json import items_of, text
+from seatrial.targets.kubernetes.api_json import get, items_of, text
 from seatrial.util import memory_file
 from seatrial.util.tool import find_tool
 
@@ -58,6 +58,12 @@ class CallResult:
             return json.loads(self.out)
         except (ValueError, RecursionError):
             return None
+
+    @property
+    def items(self) -> list[Any] | None:
+        """The items of the list in the output; None if it is no list: kubectl prints any answer to ``--raw``."""
+        items = get(self.json, "items")
+        return items if isinstance(items, list) else None
 
     @property
     def documents(self) -> list[dict[str, Any]]:
@@ -220,15 +226,29 @@ class Kubectl:
         """
         metadata, version, kind = thing["metadata"], thing["apiVersion"], thing["kind"].lower()
         plural = kind if kind.endswith("s") else f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-        place = f"namespaces/{space}/" if (space := text(metadata, "namespace")) else ""
-        path = (
-            f"{self.server_path}/api{'s' if '/' in version else ''}/{version}/{place}{plural}/{text(metadata, 'name')}"
-        )
+        path = self._path(version, text(metadata, "namespace"), plural, text(metadata, "name"))
         options: dict[str, Any] = {"preconditions": {"uid": text(metadata, "uid")}, "propagationPolicy": "Background"}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         document = {"apiVersion": "v1", "kind": "DeleteOptions", **options}
         return self.start("delete", "--raw", path, "-f", "-", stdin_bytes=json.dumps(document).encode())
+
+    def raw(self, namespace: str, *parts: str, **options: str) -> tuple[str, ...]:
+        """Return the words with which kubectl prints an answer of the API server as it comes, and holds nothing of it.
+
+        ``kubectl logs`` holds a line until its end, and ``get -o json`` a list, whatever size others give them.
+
+        Args:
+            namespace: where this is, as the API server names it.
+            parts: of the path behind it, such as ``pods``, NAME, ``log``.
+            options: of the request.
+        """
+        return "get", "--raw", f"{self._path('v1', namespace, *parts)}?{urlencode(options)}"
+
+    def _path(self, version: str, namespace: str, *parts: str) -> str:
+        place = ("namespaces", namespace) if namespace else ()
+        group = "apis" if "/" in version else "api"
+        return "/".join((self.server_path, group, version, *(quote(part, safe="") for part in (*place, *parts))))
 
     def json(self, *words: str) -> Any:
         """Return the JSON that a call prints. Raises SeatrialError when the call fails."""

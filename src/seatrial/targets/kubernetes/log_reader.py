@@ -31,6 +31,7 @@ _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d)(\.\d{1,
 _RETRY_S = 1.0
 _MAX_LINE_BYTES = 1 << 20
 """Longer lines are cut to bound the memory; none of ours is longer than 4,000 bytes."""
+_CUT = b" (seatrial: this line is cut here, after %d bytes)"
 _COMPARED_BYTES = 4_000
 """The part of a line by which it is found again."""
 _MAX_READ_BYTES = 2 << 20
@@ -106,7 +107,10 @@ class PodLog:
         self._discarding = False
         """Whether the rest of this stream is dropped because the next stream brings it again."""
         self._decoder = Decoder()
-        self._buffer = b""
+        self._buffer = bytearray()
+        """The beginning of the line that has not ended."""
+        self._is_cut = False
+        """Whether this line has been read, as far as it is read at all."""
         self._process: subprocess.Popen[bytes] | None = None
         self._complaint: IO[bytes] | None = None
         """What the kubectl of the stream says of an error."""
@@ -162,9 +166,8 @@ class PodLog:
                 ended = True
                 break
             self.last_read_at = time.monotonic()
-            *lines, self._buffer = (self._buffer + data).split(b"\n")
+            lines = list(self._lines_in(data))
             remaining -= len(data) + _LINE_BYTES * len(lines)
-            self._buffer = self._buffer[:_MAX_LINE_BYTES]
             for line in lines:
                 if not self._discarding:
                     yield from self._read_line(line)
@@ -182,13 +185,29 @@ class PodLog:
             self._end()
         self._close_copy()
 
+    def _lines_in(self, data: bytes) -> Iterator[bytes]:
+        """Yield the lines that end in these bytes of the stream, and one that is too long as soon as it is."""
+        for number, part in enumerate(data.split(b"\n")):
+            if number:
+                if not self._is_cut:
+                    yield bytes(self._buffer)
+                self._buffer, self._is_cut = bytearray(), False
+            if not self._is_cut:
+                self._buffer += part
+                if len(self._buffer) > _MAX_LINE_BYTES:
+                    self._is_cut = True
+                    yield bytes(self._buffer[:_MAX_LINE_BYTES]) + _CUT % _MAX_LINE_BYTES
+                    self._buffer = bytearray()
+
     def _start(self, container_ended: bool) -> None:
-        words = ["logs", self.pod.name, "-c", self.pod.container, "--timestamps"]
-        words += [] if container_ended else ["--follow"]
+        options = {"container": self.pod.container, "timestamps": "true"}
+        if not container_ended:
+            options["follow"] = "true"
         if self._last_count and not self._from_start:
-            words.append(f"--since-time={(self._last[0][:19] + self._zone).decode()}")
+            options["sinceTime"] = (self._last[0][:19] + self._zone).decode()
+        words = self._kubectl.raw(self.pod.namespace, "pods", self.pod.name, "log", **options)
         self._ended_before, self._known_to_come = container_ended, self._last_count
-        self._buffer, self._discarding, self._has_news = b"", False, False
+        self._buffer, self._is_cut, self._discarding, self._has_news = bytearray(), False, False, False
         # RuntimeError: this user has no process left.
         with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as stack:
             self._copy = self._copy or self._copies.open(self.pod)
@@ -223,7 +242,7 @@ class PodLog:
         self.failures = self.failures + 1 if has_failed else 0
         self.complete = self._ended_before and not (has_failed or self._discarding or self._has_news)
         if self.complete and self._buffer:
-            self._take_unended(self._buffer)
+            self._take_unended(bytes(self._buffer))
         assert self._complaint is not None
         self._complaint.seek(0)
         said = self._complaint.read(_MOST_COMPLAINT_BYTES).decode(errors="replace")
@@ -314,7 +333,7 @@ class PodLog:
             yield entry["message"]
 
 
-def _timestamp_of(line: bytes) -> re.Match[bytes] | None:
+def _timestamp_of(line: bytes | bytearray) -> re.Match[bytes] | None:
     """Return the time at the beginning of a line, as kubectl takes it back; None where there is no such one."""
     timestamp = _TIMESTAMP.match(line)
     if timestamp is not None:

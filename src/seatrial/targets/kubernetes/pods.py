@@ -61,6 +61,7 @@ class PodStatus:
     """One pod at the time of the call."""
 
     name: str
+    namespace: str
     uid: str
     node: str
     """Name of its node in the cluster; empty while it is not scheduled."""
@@ -213,6 +214,7 @@ def _pod(item: Any, kind: Kind) -> PodStatus:
     waits_for, hopeless = _waits_for(item, status) if state == "waiting" else ("", False)
     return PodStatus(
         name=text(item, "metadata", "name"),
+        namespace=text(item, "metadata", "namespace"),
         uid=text(item, "metadata", "uid"),
         node=text(item, "spec", "nodeName"),
         container=container,
