@@ -106,7 +106,7 @@ def save(name, **content):
 
 def load(path):
     """Return a checkpoint. Before torch 2.10 that could run code of the file (CVE-2025-32434, CVE-2026-24747)."""
-    if torch.__version__ < (2, 10):
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):
         raise SystemExit(
             f"torch {torch.__version__} could run code of {path}: resume with torch 2.10, or move it away."
         )

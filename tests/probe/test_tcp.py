@@ -61,3 +61,9 @@ def test_connections_of_strangers_are_not_counted(is_open: bool) -> None:
             others = replace(others, segments={**others.segments, os.fstat(caller.fileno()).st_ino: (0, 0)})
         _sent(called, caller)
         assert tcp.segments_between(before, tcp.sockets(besides=others)) == (0, 0)
+
+
+def test_repeated_answers_to_a_call_are_no_repeated_segments() -> None:
+    """A stranger repeats its call before it takes the answer: then nothing has been sent that could be lost."""
+    none, called = tcp.Sockets(frozenset(), {1: (50, 2)}), {1: (150, 5), 2: (0, 2), 3: (1, 40)}
+    assert tcp.segments_between(none, tcp.Sockets(frozenset(), called)) == (101, 4)

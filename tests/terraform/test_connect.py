@@ -21,11 +21,10 @@ _VALUES = {
     "next_command": "",
 }
 _HOSTILE = r"\033]0;pwned\007\033[2J\nconnect.sh: all machines are connected\rall\302\2332J"
-_CONSOLE = (
-    "echo '-----BEGIN SSH HOST KEY KEYS-----'; echo 'ssh-ed25519 AAAAkey root'; echo '-----END SSH HOST KEY KEYS-----'"
-)
+_KEY, _OTHER_KEY = f"ssh-ed25519 AAAA{'k' * 64}", f"ssh-ed25519 AAAA{'o' * 64}"
+_CONSOLE = f"echo '-----BEGIN SSH HOST KEY KEYS-----'; echo '{_KEY} root'; echo '-----END SSH HOST KEY KEYS-----'"
 _FAILS = f"printf '{_HOSTILE}' >&2; exit 1"
-_PUBLIC_KEY = "*id_ed25519.pub*) echo ssh-ed25519 AAAAkey; exit ;;"
+_PUBLIC_KEY = f"*id_ed25519.pub*) echo {_KEY}; exit ;;"
 _READY = "*state*) echo ready; exit ;;"
 
 
@@ -88,11 +87,13 @@ def test_words_of_aws_are_shown_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["403  -----BEGIN SSH HOST KEY KEYS----- ", "-----BEGIN SSH HOST KEY KEYS-----\n"])
 def test_a_console_with_two_host_keys_is_not_trusted(tmp_path: Path, words: str) -> None:
     """A mirror, or whoever answers for it, chooses words that apt shows."""
-    ended = typed(tmp_path, "", aws=f"{_CONSOLE}; echo '{words}ssh-ed25519 AAAAother'")
+    ended = typed(tmp_path, "", aws=f"{_CONSOLE}; echo '{words}{_OTHER_KEY}'")
     assert ended.returncode == 1
     assert "connect.sh: the console of i-1 shows several host keys" in ended.stderr.decode()
-    twice = typed(tmp_path, "", aws=f"{_CONSOLE}; {_CONSOLE}")
-    assert "waiting until it is prepared" in twice.stderr.decode()
+    cut = f"echo '-----BEGIN SSH HOST KEY KEYS-----'; echo '{_KEY[:40]}[ 12.3] eth0: link up'"
+    for same in (_CONSOLE, cut):
+        twice = typed(tmp_path, "", aws=f"{same}; {_CONSOLE}")
+        assert "waiting until it is prepared" in twice.stderr.decode()
 
 
 def test_a_machine_prepares_itself_away_from_its_console() -> None:

@@ -13,6 +13,8 @@ _SIZE, _TOTAL_RETRANS, _DATA_SEGS_OUT = 160, 100, 156
 """Bytes of ``struct tcp_info`` that are read, and the offsets of its fields. Kernels before 4.6 have fewer bytes."""
 _MEMINFO, _DROPS = 55, 8
 """SO_MEMINFO of asm-generic/socket.h, and the number of SK_MEMINFO_DROPS in linux/sock_diag.h. Since kernel 4.12."""
+_TOO_MANY = ("ListenOverflows", "TCPReqQFullDrop")
+"""Of /proc/net/netstat: calls for which a queue was full. ListenDrops has those to which no route leads back, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,17 @@ def sockets(besides: Sockets | None = None) -> Sockets:
 
 
 def segments_between(before: Sockets, after: Sockets) -> tuple[int, int]:
-    """Return the data segments that the connections of ``after`` have sent since, and how many were retransmissions."""
-    parts = [(now, before.segments.get(inode, (0, 0))) for inode, now in after.segments.items()]
-    return sum(now[0] - then[0] for now, then in parts), sum(now[1] - then[1] for now, then in parts)
+    """Return the data segments that the connections of ``after`` have sent since, and how many were retransmissions.
+
+    The kernel counts repeated answers to a call among the retransmissions of its connection: strangers, who are sent no
+    data, add none.
+    """
+    all_sent = all_resent = 0
+    for inode, (sent, resent) in after.segments.items():
+        sent_before, resent_before = before.segments.get(inode, (0, 0))
+        all_sent += sent - sent_before
+        all_resent += min(resent - resent_before, sent - sent_before)
+    return all_sent, all_resent
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,5 +91,5 @@ def drops(listener: socket.socket) -> Drops:
     # Two lines of each group: the names, then the numbers.
     with contextlib.suppress(OSError, ValueError), open("/proc/self/net/netstat", encoding="ascii") as file:
         names, numbers = ([*line.split()] for line in file if line.startswith("TcpExt:"))
-        in_network = int(numbers[names.index("ListenDrops")])
+        in_network = sum(int(numbers[names.index(name)]) for name in _TOO_MANY if name in names)
     return Drops(at_listener, in_network)
