@@ -29,7 +29,9 @@ CALM = {
 def counted(*ranks: dict[str, float], without: str = "") -> Evidence:
     """Return evidence in which the counters of each rank are calm but for these."""
     whole = trained(len(ranks))
-    values = ({name: value for name, value in {**CALM, **each}.items() if name != without} for each in ranks)
+    # Nobody else is below their quotas.
+    full = ({**CALM, "below_quota_s": each.get("cpu_s", CALM["cpu_s"]), **each} for each in ranks)
+    values = ({name: value for name, value in each.items() if name != without} for each in full)
     facts = (Fact(check="training", name="contention", value=value, rank=rank) for rank, value in enumerate(values))
     return replace(whole, facts=(*whole.facts, *facts))
 
@@ -57,6 +59,21 @@ def test_a_rank_stopped_by_a_quota_has_one_finding() -> None:
         assert [(each.severity, each.culprit.ranks) for each in ruling.findings] == [("fail", (2,))]
         assert "by the CPU quota" in ruling.findings[0].what
         assert ruling.absent == ()
+
+
+@pytest.mark.parametrize(("below_quota_s", "severity"), [(4.2, "fail"), (9.0, "warn")])
+def test_a_quota_that_others_used_up_is_a_warning(below_quota_s: float, severity: str) -> None:
+    """Any user below the quota can use it up: the neighbors of a service, or a container beside that of the rank."""
+    finding = only(counted({}, {}, {"throttled_s": 6.0, "below_quota_s": below_quota_s}))
+    assert (finding.severity, finding.culprit.ranks) == (severity, (2,))
+    assert only(counted({}, {}, {"throttled_s": 6.0}, without="below_quota_s")).severity == "warn"
+    two = {"throttled_s": 6.0, "below_quota_s": 8.1}
+    evidence = counted({}, {}, {}, two, two)
+    ranks = {rank: replace(record, node="same") if rank > 2 else record for rank, record in evidence.ranks.items()}
+    assert held_up(replace(evidence, ranks=ranks), "throttled_s").keys() == {3, 4}
+    slow = trained(3, compute_s={2: 0.050}, alone_s={2: 0.050, 0: 0.010})
+    ruling = judge(replace(slow, facts=counted({}, {}, {"throttled_s": 6.0, "below_quota_s": 9.0}).facts), SMOKE)
+    assert "fail" in {each.severity for each in ruling.findings}, "it is slow again, alone, with all of its CPU time"
 
 
 def test_a_rank_that_shares_its_cores_is_a_warning() -> None:
@@ -194,7 +211,12 @@ def test_each_rank_is_compared_with_those_of_its_node_only() -> None:
     }
     lost = {9: 60.0, 17: 60.0}
     facts = tuple(
-        Fact(check="training", name="contention", value={**CALM, "throttled_s": lost.get(rank, 0.0)}, rank=rank)
+        Fact(
+            check="training",
+            name="contention",
+            value={**CALM, "below_quota_s": 4.0, "throttled_s": lost.get(rank, 0.0)},
+            rank=rank,
+        )
         for rank in ranks
     )
     evidence = Evidence(ranks=ranks, asked=tuple(ranks), measurements=(), facts=facts)

@@ -34,23 +34,29 @@ timeout_s = 40
 
 
 @contextlib.contextmanager
-def _group() -> Iterator[Path]:
-    """A control group that may be given a quota of CPU time; gone with those in it."""
+def _group() -> Iterator[list[Path]]:
+    """A control group that may be given a quota of CPU time, and the one that counts its CPU time, if another.
+
+    They are gone with those in them.
+    """
     is_v1 = (_GROUPS / "cpu").is_dir()
     if not is_v1 and "cpu" not in (_GROUPS / "cgroup.subtree_control").read_text().split():
         pytest.skip("no control group may limit the CPU here")
-    folder = (_GROUPS / "cpu" if is_v1 else _GROUPS) / f"seatrial-test-{os.getpid()}"
-    folder.mkdir()
+    tops = {(_GROUPS / name).resolve() for name in ("cpu", "cpuacct")} if is_v1 else {_GROUPS}
+    folders = sorted(top / f"seatrial-test-{os.getpid()}" for top in tops)
+    for folder in folders:
+        folder.mkdir()
     try:
-        yield folder
+        yield folders
     finally:
         deadline = time.monotonic() + 10
-        # Killed ranks stay in it until they are gone.
-        while folder.is_dir():
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-            assert time.monotonic() < deadline, (folder / "cgroup.procs").read_text()
-            time.sleep(0.05)
+        for folder in folders:
+            # Killed ranks stay in it until they are gone.
+            while folder.is_dir():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+                assert time.monotonic() < deadline, (folder / "cgroup.procs").read_text()
+                time.sleep(0.05)
 
 
 def on_its_core(host: Host) -> Sequence[str]:
@@ -72,11 +78,12 @@ def _trial(hosts: Hosts, before: Callable[[Host], Sequence[str]], strike: Callab
 
 def trial_with_a_quota(hosts: Hosts) -> dict[str, Any]:
     """The report of a trial of which one host may use a quarter of a core."""
-    with _group() as folder:
+    with _group() as (folder, *others):
 
         def before(host: Host) -> Sequence[str]:
             join = 'echo $$ > "$0/cgroup.procs"; exec "$@"'
-            return [*on_its_core(host), *(["sh", "-c", join, str(folder)] if host.number == _STARVED else [])]
+            joined = [word for group in (folder, *others) for word in ("sh", "-c", join, str(group))]
+            return [*on_its_core(host), *(joined if host.number == _STARVED else [])]
 
         def strike() -> None:
             if (folder / "cpu.max").exists():

@@ -7,7 +7,7 @@ hidden, so their limits are unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -60,16 +60,38 @@ def oom_kills(root: Path = Path("/")) -> int | None:
     return None
 
 
-def throttled_s(root: Path = Path("/")) -> float | None:
-    """Return how long the CPU quota has stopped our group, or the group above it that was stopped most, summed over
-    cores.
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """The time for which the CPU quota has stopped a group so far, and the CPU time that it has used, over all cores.
 
-    None: not known.
+    Processes of others in the group use up its quota, too.
     """
-    tables = [_table(folder / "cpu.stat") for folder in _groups("cpu", _paths(root), _mounts(root), root)]
-    # Version 2 counts microseconds, version 1 nanoseconds.
-    units = {"throttled_usec": 1e6, "throttled_time": 1e9}
-    return max((table[name] / unit for table in tables for name, unit in units.items() if name in table), default=None)
+
+    stopped_s: float
+    used_s: float | None
+    """None: not known."""
+
+
+def throttling(root: Path = Path("/")) -> Throttling | None:
+    """Return that of our group, or of the group above it that was stopped most; None: not known."""
+    paths, mounted = _paths(root), _mounts(root)
+    folders = counting = _groups("cpu", paths, mounted, root)
+    if "cpuacct" in paths and paths["cpuacct"] == paths.get("cpu"):  # version 1 may count in another hierarchy
+        counting = _groups("cpuacct", paths, mounted, root)
+    groups = []
+    # Both from ours upward. A hierarchy whose mount shows less of the groups above counts for those that it shows.
+    for folder, other in zip(folders, (*counting, *folders[len(counting) :]), strict=False):
+        table = _table(folder / "cpu.stat")
+        # Version 2 counts microseconds, version 1 nanoseconds.
+        stopped_s = _seconds(table, "throttled_usec", 1e6) or _seconds(table, "throttled_time", 1e9)
+        used = {"usage": _number(other / "cpuacct.usage")}
+        if stopped_s is not None:
+            groups.append(Throttling(stopped_s, _seconds(table, "usage_usec", 1e6) or _seconds(used, "usage", 1e9)))
+    return max(groups, key=lambda group: group.stopped_s, default=None)
+
+
+def _seconds(counts: Mapping[str, int | None], name: str, unit: float) -> float | None:
+    return None if (count := counts.get(name)) is None else count / unit
 
 
 def _paths(root: Path) -> dict[str, str]:

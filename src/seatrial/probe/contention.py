@@ -17,7 +17,7 @@ from types import TracebackType
 from seatrial.probe import cgroup, cpu
 from seatrial.probe.gpu_gauges import IDLE, REASONS, Gauges
 
-_MHZ = "mhz"
+_MHZ, _BELOW_QUOTA = "mhz", "below_quota_s"
 _FIRST_S = 0.1
 _END_S = 1.0
 _ASKED = "asked"
@@ -28,7 +28,8 @@ def counters() -> dict[str, float]:
 
     - ``cpu_s``: CPU time of all threads; ``waited_s``: time in which they were runnable and had no core.
     - ``busy_s``, ``steal_s``: time of the usable cores in any process, and taken by the hypervisor.
-    - ``throttled_s``: time stopped by the control group's CPU quota, summed over cores.
+    - ``throttled_s``: time stopped by the control group's CPU quota, summed over cores; ``below_quota_s``: CPU time of
+      all processes below that quota.
     - ``stalled_s``: time in which some task of the host waited for memory.
     - ``mhz``: the current clock of the usable cores.
     """
@@ -47,9 +48,10 @@ def counters() -> dict[str, float]:
             values[name] = sum(int(row[column]) for row in own_rows for column in columns) / os.sysconf("SC_CLK_TCK")
     with contextlib.suppress(OSError, ValueError, IndexError):
         values["stalled_s"] = int(Path("/proc/pressure/memory").read_text().split()[4][6:]) / 1e6
-    stopped_s = cgroup.throttled_s()
-    if stopped_s is not None:
-        values["throttled_s"] = stopped_s
+    if (throttling := cgroup.throttling()) is not None:
+        values["throttled_s"] = throttling.stopped_s
+        if throttling.used_s is not None:
+            values[_BELOW_QUOTA] = throttling.used_s
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         files = [Path(f"/sys/devices/system/cpu/{core}/cpufreq/scaling_cur_freq") for core in cores]
         values[_MHZ] = sum(int(file.read_text()) for file in files) / len(files) / 1e3
@@ -90,6 +92,8 @@ class Contention:
             for name, then in self._before.items()
             if name in now
         }
+        if changes.get(_BELOW_QUOTA, 0.0) < 0:  # now another group was stopped most
+            del changes[_BELOW_QUOTA]
         with self._lock:
             if count := self._clocks.total():
                 changes |= {"gpu_mhz": sorted(self._clocks.elements())[count // 2], **self._maxima}

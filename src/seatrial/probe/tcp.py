@@ -14,7 +14,7 @@ _SIZE, _TOTAL_RETRANS, _DATA_SEGS_OUT = 160, 100, 156
 _MEMINFO, _DROPS = 55, 8
 """SO_MEMINFO of asm-generic/socket.h, and the number of SK_MEMINFO_DROPS in linux/sock_diag.h. Since kernel 4.12."""
 _TOO_MANY = ("ListenOverflows", "TCPReqQFullDrop")
-"""Counters in /proc/net/netstat of calls for which a queue was full. ListenDrops also has those without a route back."""
+"""Counters of calls for which a queue was full. ListenDrops, beside them, has those without a route back, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ steps do not show it, and yet all others wait for it.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -22,10 +23,14 @@ _LIMITS: dict[Cause, float] = {"throttled_s": QUOTA_SHARE, "waited_s": OTHERS_SH
 """Share of the CPU time that a rank may lose beyond the loss of most others, by cause."""
 _SAME = 0.1
 """Ranks read the counter of their control group one after the other."""
+_OF_RANKS = 0.8
+"""Share of the CPU time used below a quota: where ranks used less, others, such as other users, used up the quota."""
 _PARTS = ("data_s", "compute_s", "wait_s", "optimizer_s")
 
 
-def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[int, tuple[float, float]]:
+def held_up(
+    evidence: Evidence, cause: Cause, *, in_vain: bool = False, by_others: bool = False
+) -> dict[int, tuple[float, float]]:
     """Return by rank the CPU time that it was kept from, and the limit, as shares of what it could have used.
 
     Only ranks beyond the limit are in it. The loss of most other ranks counts as usual. For a rank that wants little
@@ -36,6 +41,7 @@ def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[
         cause: ``throttled_s``, the quota of its control group, or ``waited_s``, other processes on its cores.
         in_vain: Return instead the ranks that delayed no other rank, as they waited for others more than these did: a
             rank that spins while it waits uses up its quota, too.
+        by_others: Return instead the ranks whose quota other processes used up.
     """
     counters = {
         fact.rank: fact.value
@@ -53,17 +59,31 @@ def held_up(evidence: Evidence, cause: Cause, *, in_vain: bool = False) -> dict[
     return {
         rank: (shares[rank], limit)
         for rank, limit in limits.items()
-        if shares[rank] > limit and (rank in patient) == in_vain
+        if shares[rank] > limit
+        and (rank in patient) == in_vain
+        and (cause == "throttled_s" and _is_used_by_others(counters, rank, ranks_of[evidence.ranks[rank].node]))
+        == by_others
     }
 
 
 def _share(counters: Mapping[int, Mapping[str, float]], rank: int, cause: Cause, neighbors: Sequence[int]) -> float:
     """Return the lost share. A quota counts for its whole group: ranks of one node with the same counter share one."""
-    lost, group = counters[rank][cause], [rank]
-    if cause == "throttled_s":
-        group = [other for other in neighbors if abs(counters[other][cause] - lost) <= _SAME * lost]
+    lost = counters[rank][cause]
+    group = _below_its_quota(counters, rank, neighbors) if cause == "throttled_s" else [rank]
     used, wall = (sum(counters[other][name] for other in group) for name in ("cpu_s", "wall_s"))
     return lost / max(lost + used, wall)
+
+
+def _below_its_quota(counters: Mapping[int, Mapping[str, float]], rank: int, neighbors: Sequence[int]) -> Sequence[int]:
+    """Return the ranks of a node whose control group was stopped for as long as that of this one."""
+    lost = counters[rank]["throttled_s"]
+    return [other for other in neighbors if abs(counters[other]["throttled_s"] - lost) <= _SAME * lost]
+
+
+def _is_used_by_others(counters: Mapping[int, Mapping[str, float]], rank: int, neighbors: Sequence[int]) -> bool:
+    """Return whether processes that are no ranks may have used up the quota of a rank: any user below it can."""
+    used_s = sum(counters[other]["cpu_s"] for other in _below_its_quota(counters, rank, neighbors))
+    return used_s < _OF_RANKS * counters[rank].get("below_quota_s", math.inf)
 
 
 def _waits(evidence: Evidence) -> dict[int, float]:
@@ -91,7 +111,8 @@ def _usual(evidence: Evidence, shares: Mapping[int, float]) -> dict[int, float]:
 
 
 def judge_held_up(evidence: Evidence) -> Ruling:
-    """Fail a quota, which is how a host is set up; warn of other processes, which may be gone tomorrow."""
+    """Fail a quota that ranks use up, which is how a host is set up; warn of other processes, which may be gone
+    tomorrow."""
     throttled = held_up(evidence, "throttled_s")
     findings = [
         _finding(evidence, rank, "fail", "the CPU quota of its control group", *shares)
@@ -100,6 +121,10 @@ def judge_held_up(evidence: Evidence) -> Ruling:
     findings += [
         _finding(evidence, rank, "warn", "the CPU quota of its control group", *shares, result="while it waited itself")
         for rank, shares in sorted(held_up(evidence, "throttled_s", in_vain=True).items())
+    ]
+    findings += [
+        _finding(evidence, rank, "warn", "other processes that used up the CPU quota of its control group", *shares)
+        for rank, shares in sorted(held_up(evidence, "throttled_s", by_others=True).items())
     ]
     findings += [
         _finding(evidence, rank, "warn", "other processes on its cores", *shares)
