@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -90,21 +91,49 @@ def test_two_ranks_on_one_folder_write_read_and_leave_nothing(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_token_that_a_neighbor_removes_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_token_that_a_neighbor_takes_away_names_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
     """In a folder without the sticky bit: rank 0 has found its token, and the others come too late for it."""
-    look = tokens.visible_ranks
+    look, away = tokens.visible_ranks, tmp_path / "away"
 
-    def looked_and_removed(folder: str, key: str, rank: int, ranks: Collection[int]) -> tuple[list[int], list[int]]:
+    def looked_and_moved(folder: str, key: str, rank: int, ranks: Collection[int]) -> tuple[list[int], list[int]]:
         found = look(folder, key, rank, ranks)
+        token = tokens.file_path(folder, key, 0, "token")
         if rank == 0:
-            os.unlink(tokens.file_path(folder, key, 0, "token"))
+            time.sleep(0.02)  # the clock of a file system moves every 10 ms or so
+            os.rename(token, away)
+        if rank == 3 and comes_back:
+            os.rename(away, token)
         return found
 
-    monkeypatch.setattr(tokens, "visible_ranks", looked_and_removed)
+    monkeypatch.setattr(tokens, "visible_ranks", looked_and_moved)
     params = small(tmp_path, shared="yes")
-    ruling = judge(trial([params] * 4), params)
+    contexts = trial([params] * 4)
+    assert [facts(context, "sees") for context in contexts] == [[[[0, 3]]], *[[[[1, 3]]]] * 3]
+    ruling = judge(contexts, params)
     assert [finding for finding in ruling.findings if finding.severity == "fail"] == []
-    assert "whether the folder is shared: somebody removed the token of rank 0" in ruling.absent
+    assert "whether the folder is shared: somebody removed or moved the token of rank 0" in ruling.absent
+
+
+def test_a_folder_that_refuses_one_token_is_known_as_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user of the disk takes its last inode while rank 1 leaves its token."""
+    create = tokens.create_token
+
+    def full_for_one(folder: str, key: str, rank: int) -> None:
+        if rank == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        create(folder, key, rank)
+
+    monkeypatch.setattr(tokens, "create_token", full_for_one)
+    params = small(tmp_path, shared="yes")
+    contexts = trial([params] * 3)
+    assert facts(contexts[1], "finds") == [[[0, 0], [2, 2]]]
+    (finding,) = [finding for finding in judge(contexts, params).findings if finding.severity == "fail"]
+    assert finding.what == f"{tmp_path} on node n1 cannot be written to: No space left on device"
+    assert (finding.culprit.kind, finding.culprit.nodes) == ("none", ())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_separate_folders_are_recognized(tmp_path: Path) -> None:
@@ -383,12 +412,12 @@ def test_a_disk_that_fills_up_meanwhile_is_reported(small_disk: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_full_disk_takes_no_token(small_disk: Path) -> None:
+def test_a_full_disk_has_no_room(small_disk: Path) -> None:
     size_bytes = 24 * MIB
     (small_disk / "filler").write_bytes(bytes(size_bytes))
     params = small(small_disk)
     (finding,) = grave(judge(trial([params]), params))
-    assert (finding.severity, finding.measured) == ("fail", "ENOSPC")
+    assert (finding.severity, finding.measured) == ("fail", "0 bytes free")
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 

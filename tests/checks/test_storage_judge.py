@@ -275,7 +275,7 @@ def test_a_removed_token_hides_no_other_fault() -> None:
     ruling = CHECK.judge(replace(whole, facts=(*whole.facts, fact("token_lost", 0, True))), YES)
     (finding,) = grave(ruling)
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n3",))
-    assert "whether the folder is shared: somebody removed the token of rank 0" in ruling.absent
+    assert "whether the folder is shared: somebody removed or moved the token of rank 0" in ruling.absent
 
 
 def test_a_host_that_lies_does_not_hide_a_real_fault() -> None:
@@ -353,6 +353,89 @@ def test_a_name_that_is_taken_is_no_fault_of_the_node(is_named: bool) -> None:
         "storage: /tmp on node n0 cannot be used (create a file): File exists (another user may have put a file in the "
         "place of ours)",
     )
+
+
+def failed(ruling: Ruling) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the kind and the nodes of the culprit of each failure."""
+    return [(each.culprit.kind, each.culprit.nodes) for each in ruling.findings if each.severity == "fail"]
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EACCES", "EPERM", "EROFS", "ENOENT", "ESTALE", "EIO"])
+def test_an_error_of_a_shared_folder_names_no_node(code: str) -> None:
+    """Another user fills the disk, or moves the folder, while some ranks write there."""
+    value = {"named": True, "folder": "/ckpt", "doing": "write and read", "phase": "measure", "code": code}
+    troubles = [fact("trouble", rank, {**value, "reason": "x"}) for rank in (1, 3)]
+    shared, alone = fleet([[1.0]] * 4), fleet([[1.0]] * 4, views={rank: [[rank, rank]] for rank in range(4)})
+    named = ("node", ("n1", "n3"))
+    ruling = CHECK.judge(replace(shared, facts=(*shared.facts, *troubles)), NAMED)
+    assert failed(ruling) == [named if code == "EIO" else ("none", ())]
+    if code != "EIO":
+        (name,) = [each.culprit.name for each in ruling.findings if each.severity == "fail"]
+        assert name == "the file system at /ckpt, which nodes n0, n1, n2, n3 seem to share"
+    assert failed(CHECK.judge(replace(alone, facts=(*alone.facts, *troubles)), NAMED)) == [named]
+
+
+def test_a_shared_disk_that_is_full_for_a_moment_names_no_node() -> None:
+    """Who sees that moment, others decide. Rank 3 is elsewhere."""
+    views = {rank: [[0, 2]] for rank in range(3)} | {3: [[3, 3]]}
+    whole = fleet([[1.0]] * 4, views=views)
+    short = tuple(
+        replace(entry, value=1.0) if entry.name == "free_bytes" and entry.rank in (1, 3) else entry
+        for entry in whole.measurements
+    )
+    assert failed(CHECK.judge(replace(whole, measurements=short), NAMED)) == [("none", ()), ("node", ("n3",))]
+
+
+@pytest.mark.parametrize(
+    ("code", "finds", "is_named"),
+    [
+        ("ENOSPC", [[0, 2]], False),
+        ("EDQUOT", [[0, 0]], False),
+        ("ENOENT", [[0, 2]], False),
+        ("ENOSPC", [[3, 3]], True),
+        ("ENOENT", None, True),
+        ("EACCES", [[0, 2]], True),
+        ("EROFS", [[0, 2]], True),
+        ("ESTALE", None, True),
+    ],
+)
+def test_a_node_that_left_no_token_is_named_unless_the_folder_is_shared(code: str, finds: Any, is_named: bool) -> None:
+    whole = fleet([[1.0]] * 4, views={rank: [[0, 2]] for rank in range(3)})
+    refused = fact("refused", 3, {"named": True, "folders": [["/ckpt", code, "x"]]}, "token")
+    rest = tuple(entry for entry in whole.facts if entry.rank != 3)
+    more = (refused,) if finds is None else (refused, fact("finds", 3, finds, "view"))
+    ruling = CHECK.judge(replace(whole, facts=(*rest, *more)), YES)
+    assert failed(ruling) == [("node", ("n3",)) if is_named else ("none", ())]
+
+
+@pytest.mark.parametrize(("shared", "culprit"), [("any", ("none", ())), ("no", ("node", ("n0", "n1")))])
+def test_a_disk_that_takes_no_token_at_all_may_be_shared(shared: Any, culprit: Any) -> None:
+    value: Any = {"named": True, "folders": [["/ckpt", "ENOSPC", "No space left on device"]]}
+    empty = replace(fleet([[1.0]] * 2), measurements=(), facts=tuple(fact("refused", rank, value) for rank in (0, 1)))
+    assert failed(CHECK.judge(empty, replace(NAMED, shared=shared))) == [culprit]
+    value["folders"][0][1] = "ENOENT"
+    assert failed(CHECK.judge(empty, replace(NAMED, shared=shared))) == [("node", ("n0", "n1"))], "nobody made it"
+
+
+def test_a_rank_whose_token_others_see_shares_their_folder() -> None:
+    """Another user moves the folder while rank 1 looks; and then while all look, which hides all tokens."""
+    whole = fleet([[1.0]] * 3, views={2: [[2, 2]]})
+    value = {"named": True, "folder": "/ckpt", "doing": "find tokens", "phase": "view", "code": "ENOENT", "reason": "x"}
+    rest = tuple(entry for entry in whole.facts if (entry.name, entry.rank) != ("sees", 1))
+    trouble = fact("trouble", 1, value, "view")
+    assert failed(CHECK.judge(replace(whole, facts=(*rest, trouble)), NAMED)) == [("none", ())]
+    late = fact("trouble", 2, {**value, "doing": "append"})
+    assert failed(CHECK.judge(replace(whole, facts=(*whole.facts, late)), NAMED)) == [("node", ("n2",))]
+    lost = fact("token_lost", 0, True)
+    assert failed(CHECK.judge(replace(whole, facts=(*whole.facts, late, lost)), NAMED)) == [("none", ())]
+
+
+def test_a_limit_that_all_nodes_of_a_file_server_miss_names_none() -> None:
+    params = replace(NAMED, min_write_gbps=1.5)
+    assert failed(CHECK.judge(fleet([[1.0]] * 3), params)) == [("none", ())] * 3
+    assert failed(CHECK.judge(fleet([[1.0], [1.0], [1.6]]), params)) == [("node", ("n0",)), ("node", ("n1",))]
+    alone = fleet([[1.0]] * 2, views={rank: [[rank, rank]] for rank in range(2)})
+    assert failed(CHECK.judge(alone, params)) == [("node", ("n0",)), ("node", ("n1",))]
 
 
 def test_words_of_a_rank_are_no_sentence_of_ours() -> None:

@@ -6,11 +6,12 @@ import errno
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from seatrial.checks.storage.node_names import node_culprit, node_names, nodes_of
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import room_rule
+from seatrial.checks.storage.views import Sharing, ranges_by_rank, shared_culprit
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
@@ -19,6 +20,10 @@ from seatrial.util.text import as_name, quoted
 _NOBODY = Culprit(kind="none", name="nobody could be named")
 _UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDIR")
 """Errors that only show that this folder is full or closed to the user: no fault if the user did not name it."""
+_OF_THE_FOLDER = (*_UNSUITABLE, "ESTALE")
+"""Errors that other users of a shared folder can cause, of any of its nodes at one moment."""
+_FULL = ("ENOSPC", "EDQUOT")
+"""Errors of a full disk, which any user can fill. What else refuses the first file of a rank is a matter of its node."""
 _TAKEN = "EEXIST"
 """A name that the trial has chosen at random is taken: no fault of the node."""
 _ACTIONS = {
@@ -64,9 +69,13 @@ def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def judge_refused(evidence: Evidence) -> Ruling:
-    """Return one finding for each folder and reason, with all nodes where the folder could not be used."""
-    groups: dict[tuple[bool, str, str, str, str], list[Fact]] = {}
+def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
+    """Return one finding for each folder and reason, with all nodes where the folder could not be used.
+
+    An error of a folder that several nodes share is no fault of the one that met it.
+    """
+    finders = ranges_by_rank(evidence, "finds")
+    groups: dict[tuple[bool, str, str, str, str, bool], list[Fact]] = {}
     heard: set[tuple[int | None, str, str]] = set()
     for fact in evidence.facts:
         # Each stage of a rank reports such a fact once.
@@ -77,7 +86,10 @@ def judge_refused(evidence: Evidence) -> Ruling:
         value = fact.value
         if fact.name == "refused":
             for folder, code, reason in value["folders"]:
-                groups.setdefault((value["named"], folder, code, reason, "be written to"), []).append(fact)
+                # Tokens in a folder that was missing: somebody had moved it.
+                is_of_others = code in _FULL or (code == "ENOENT" and fact.rank in finders)
+                is_shared = is_of_others and fact.rank in sharing
+                groups.setdefault((value["named"], folder, code, reason, "be written to", is_shared), []).append(fact)
         elif fact.name == "trouble":
             key = (
                 value["named"],
@@ -85,11 +97,13 @@ def judge_refused(evidence: Evidence) -> Ruling:
                 value["code"],
                 value["reason"],
                 f"be used ({_doing(value['doing'])})",
+                value["code"] in _OF_THE_FOLDER and fact.rank in sharing,
             )
             groups.setdefault(key, []).append(fact)
     findings, unjudged = [], []
-    for (is_named, folder, code, reason, purpose), facts in groups.items():
+    for (is_named, folder, code, reason, purpose, is_shared), facts in groups.items():
         nodes = nodes_of(evidence, facts)
+        ranks = [fact.rank for fact in facts]
         said = reason if reason in _REASONS else quoted(reason)
         what = f"{as_name(folder)} on {node_names(nodes)} cannot {purpose}: {said}"
         if not is_named and code in _UNSUITABLE:
@@ -103,7 +117,7 @@ def judge_refused(evidence: Evidence) -> Ruling:
                 severity="fail",
                 check="storage",
                 what=what,
-                culprit=node_culprit(evidence, nodes),
+                culprit=shared_culprit(sharing, folder, ranks) if is_shared else node_culprit(evidence, nodes),
                 measured=as_name(code),
                 action=_ACTIONS.get(code, _CHECK_NODE),
             )
@@ -115,12 +129,12 @@ def _doing(words: str) -> str:
     return words if re.fullmatch("[a-z ]{1,16}", words) else quoted(words)
 
 
-def judge_room(evidence: Evidence, params: Params) -> Ruling:
+def judge_room(evidence: Evidence, params: Params, sharing: Sharing) -> Ruling:
     """Compare free bytes and inodes with the need of all ranks that write to one file system."""
     needs = {fact.rank: fact.value for fact in evidence.facts if fact.name == "needs"}
     folders = {fact.rank: fact.value for fact in evidence.facts if fact.name == "folder"}
     judged: list[Judged] = []
-    short: dict[tuple[bool, str, str], list[Judged]] = {}
+    short: dict[tuple[bool, str, str, bool], list[Judged]] = {}
     for measurement in evidence.measurements:
         key = {"free_bytes": "bytes", "free_inodes": "inodes"}.get(measurement.name)
         if key is None or measurement.rank not in needs or measurement.rank not in folders:
@@ -130,9 +144,10 @@ def judge_room(evidence: Evidence, params: Params) -> Ruling:
         if entry.passed or folder["named"]:
             judged.append(entry)
         if not entry.passed:
-            short.setdefault((folder["named"], folder["path"], key), []).append(entry)
+            is_shared = measurement.rank in sharing
+            short.setdefault((folder["named"], folder["path"], key, is_shared), []).append(entry)
     findings, unjudged = [], []
-    for (is_named, path, key), entries in short.items():
+    for (is_named, path, key, is_shared), entries in short.items():
         ranks = {entry.measurement.rank for entry in entries}
         nodes = {evidence.ranks[rank].node for rank in ranks if rank is not None}
         worst = min(entries, key=lambda entry: entry.measurement.value)
@@ -141,27 +156,18 @@ def judge_room(evidence: Evidence, params: Params) -> Ruling:
         if not is_named:
             unjudged.append(f"storage: no folder was named, and {what}")
             continue
-        is_everywhere = len(entries) > 1 and len(entries) == len(needs)
         findings.append(
             Finding(
                 severity="fail",
                 check="storage",
                 what=what,
-                culprit=_full_everywhere(evidence, path, nodes) if is_everywhere else node_culprit(evidence, nodes),
+                culprit=shared_culprit(sharing, path, ranks) if is_shared else node_culprit(evidence, nodes),
                 measured=f"{worst.measurement.value:.0f} {key} free",
                 limit=worst.limit,
                 action=_ACTIONS["ENOSPC"],
             )
         )
     return Ruling(findings=tuple(findings), judged=tuple(judged), unjudged=tuple(unjudged))
-
-
-def _full_everywhere(evidence: Evidence, path: str, nodes: Collection[str]) -> Culprit:
-    """Return the nodes, or no culprit if all ranks share one file system: no node is at fault for filling it."""
-    is_shared = any(fact.name == "needs" and fact.value["sharers"] == len(evidence.ranks) for fact in evidence.facts)
-    if is_shared and len(nodes) > 1:
-        return Culprit(kind="none", name=f"the file system at {as_name(path)}, which all ranks share")
-    return node_culprit(evidence, nodes)
 
 
 def storage_info(what: str, action: str) -> Finding:

@@ -39,6 +39,7 @@ FORMS: Mapping[str, Callable[[Any], bool]] = {
     "trouble": lambda value: has_fields(value, named=bool, folder=str, code=str, reason=str, doing=str),
     "sees": _is_ranges,
     "foreign": _is_ranges,
+    "finds": _is_ranges,
     "token_lost": lambda value: value is True,
     "needs": lambda value: has_fields(value, sharers=int) and 1 <= value["sharers"] <= _MOST_SHARERS,
     "moved": lambda value: has_fields(value, what=str, variant=str, bytes=int, began_s=_NUMBER, seconds=_NUMBER),

@@ -17,6 +17,7 @@ from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import WRONG_BYTES, room_rule
 from seatrial.checks.storage.sharing import judge_sharing
 from seatrial.checks.storage.speeds import compared_rates, judge_fleet_speeds, judge_user_limits
+from seatrial.checks.storage.views import sharing_nodes
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact
@@ -32,14 +33,15 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     """Fail wrong bytes and an unusable named folder; then judge space, sharing and speeds."""
     damaged = unreadable(evidence, FORMS)
     evidence = drop_malformed(evidence, FORMS)
+    sharing = sharing_nodes(evidence, params)
     parts = [
         Ruling(absent=(*damaged, *_absent(evidence, params))),
         _judge_bytes(evidence),
         Ruling(findings=tuple(folder_remarks(evidence))),
-        judge_refused(evidence),
-        judge_room(evidence, params),
+        judge_refused(evidence, sharing),
+        judge_room(evidence, params, sharing),
         judge_sharing(evidence, params),
-        judge_user_limits(evidence, params),
+        judge_user_limits(evidence, params, sharing),
         *judge_fleet_speeds(evidence, params),
         Ruling(unjudged=tuple(_unfinished_parts(evidence))),
     ]

@@ -8,6 +8,7 @@ Latency: an append of 4 KiB with its fsync.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import secrets
@@ -23,7 +24,8 @@ from seatrial.rank.context import Context
 
 _KEY = "storage/key"
 _LACKS_ROOM = "storage/lacks room"
-_TOKEN_SEEN = "storage/token seen"
+_TOKEN = "storage/token"
+"""The folder of the token that this rank left, and which file that was then."""
 _WARM = 0.05
 """The share of a file in the page cache from which on reading it says little about the disk."""
 _PARTS = {"append": 0.1, "write": 0.5, "read": 0.7, "compare": 0.9}
@@ -46,10 +48,12 @@ def measure(context: Context, params: Params) -> None:
             _measure_first_usable(context, params, folders)
         else:
             context.phase("remove the token")
+            if _TOKEN in context.kept:
+                folder, left = context.kept[_TOKEN]
+                if left is None or tokens.token_identity(folder, key, context.rank) != left:
+                    # Somebody removed or moved it, perhaps while the others looked: that they miss it says nothing.
+                    context.fact("token_lost", True)
             folder = tokens.find_token(folders, key, context.rank, remove=True)
-            if folder is None and context.kept.get(_TOKEN_SEEN):
-                # Somebody removed it, perhaps before the others looked for it: that they miss it says nothing.
-                context.fact("token_lost", True)
             if folder is not None and not context.kept.get(_LACKS_ROOM):
                 _measure_first_usable(context, params, (folder,))
     except BaseException:
@@ -73,6 +77,8 @@ def _leave_token(context: Context, params: Params, folders: tuple[str, ...], key
             tokens.find_token((folder,), key, context.rank, remove=True)
             refused.append([folder, errno.errorcode.get(error.errno or 0, ""), _reason(error)])
             continue
+        # No rank has looked for tokens yet.
+        context.kept[_TOKEN] = folder, tokens.token_identity(folder, key, context.rank)
         context.fact(
             "folder",
             {
@@ -93,10 +99,15 @@ def _view_folder(context: Context, params: Params, folders: tuple[str, ...], key
     """Report whose tokens are visible, and whether there is room for the files of all ranks that write here."""
     context.phase("find the token")
     folder = tokens.find_token(folders, key, context.rank)
-    if folder is None:
-        return
-    context.kept[_TOKEN_SEEN] = True
     context.phase("find the tokens of the others")
+    if folder is None:
+        if params.folder is not None:
+            # Tokens of others in a folder that has refused ours, if only for a moment: they share it.
+            with contextlib.suppress(OSError):
+                visible, foreign = tokens.visible_ranks(params.folder, key, context.rank, context.ranks)
+                if visible or foreign:
+                    context.fact("finds", _ranges(sorted(visible + foreign)))
+        return
     try:
         visible, foreign = tokens.visible_ranks(folder, key, context.rank, context.ranks)
         context.phase("read the free space")

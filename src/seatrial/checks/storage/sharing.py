@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +12,12 @@ from typing import TypeAlias
 from seatrial.checks.storage.folders import storage_info
 from seatrial.checks.storage.node_names import node_culprit, node_names, rank_names
 from seatrial.checks.storage.params import Params
+from seatrial.checks.storage.views import Ranges, View, ranges_by_rank, within
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
 from seatrial.evidence.statistics import VOTING_HOSTS
 from seatrial.util.text import as_name
 
-View: TypeAlias = frozenset[int]
-"""The ranks whose tokens a rank sees."""
 _Kind: TypeAlias = tuple[int, int]
 """The number of a rank's view, and a bit for the number of each view in which the rank is."""
 _MOST_VIEWS = 1000
@@ -30,13 +28,13 @@ def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
     """Compare what the ranks see of one another with what the user wants.
 
     If more than half of the nodes see one another alike, they are right, and the others are named. A rank that could
-    not leave a token is reported as such, and missed by no other rank here; nor is one whose token somebody removed.
-    Where files of another user decide, nothing is judged: they may be there to deceive, or the nodes have different
-    numbers for one user.
+    not leave a token is reported as such, and missed by no other rank here; nor is one whose token somebody removed, or
+    moved for a while. Where files of another user decide, nothing is judged: they may be there to deceive, or the nodes
+    have different numbers for one user.
     """
     lost = {fact.rank for fact in evidence.facts if fact.name == "token_lost" and fact.rank is not None}
     if lost and params.shared != "any":
-        what = f"whether the folder is shared: somebody removed the token of {rank_names(sorted(lost))}"
+        what = f"whether the folder is shared: somebody removed or moved the token of {rank_names(sorted(lost))}"
         facts = tuple(fact for fact in evidence.facts if fact.rank not in lost or fact.name != "sees")
         rest = _judge_seen(replace(evidence, facts=facts), params)
         return replace(rest, absent=(*rest.absent, what))
@@ -44,7 +42,7 @@ def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
 
 
 def _judge_seen(evidence: Evidence, params: Params) -> Ruling:
-    seen, foreign = _ranges(evidence, "sees"), _ranges(evidence, "foreign")
+    seen, foreign = ranges_by_rank(evidence, "sees"), ranges_by_rank(evidence, "foreign")
     strict = _judge_views(evidence, params, seen)
     if params.shared == "any" or not foreign:
         return strict
@@ -56,18 +54,9 @@ def _judge_seen(evidence: Evidence, params: Params) -> Ruling:
     return Ruling(unjudged=(f"storage: whether the folder is shared, as {what}",))
 
 
-def _ranges(evidence: Evidence, name: str) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Return the ranges of ranks in each rank's fact of a name."""
-    return {
-        fact.rank: tuple((first, last) for first, last in fact.value)
-        for fact in evidence.facts
-        if fact.name == name and fact.rank is not None and fact.rank in evidence.ranks
-    }
-
-
-def _judge_views(evidence: Evidence, params: Params, ranges_of: Mapping[int, tuple[tuple[int, int], ...]]) -> Ruling:
+def _judge_views(evidence: Evidence, params: Params, ranges_of: Mapping[int, Ranges]) -> Ruling:
     # Most ranks see the same, and thousands of ranks see thousands.
-    view_of = {ranges: _within(sorted(ranges_of), ranges) for ranges in set(ranges_of.values())}
+    view_of = {ranges: within(sorted(ranges_of), ranges) for ranges in set(ranges_of.values())}
     views = {rank: view_of[ranges] for rank, ranges in ranges_of.items()}
     nodes = {rank: evidence.ranks[rank].node for rank in views}
     if params.shared == "no":
@@ -209,13 +198,3 @@ def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapp
         action='name a folder on a disk of the node, or set shared = "yes".',
     )
     return Ruling(findings=(finding,))
-
-
-def _within(ranks: Sequence[int], ranges: Iterable[tuple[int, int]]) -> View:
-    """Return which of ascending ranks are in ranges, of which there may be any number of any length."""
-    seen, below = list[int](), 0
-    for first, last in sorted(ranges):
-        after = bisect_right(ranks, last)
-        seen += ranks[max(below, bisect_left(ranks, first)) : after]
-        below = max(below, after)
-    return frozenset(seen)

@@ -13,6 +13,7 @@ from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, judge_speeds
 from seatrial.checks.storage.node_names import node_culprit
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import QUICK_FSYNC_MS, user_rules
+from seatrial.checks.storage.views import Sharing, shared_culprit
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
 from seatrial.evidence.fleets import compare_rates
@@ -49,12 +50,16 @@ def _by_node(evidence: Evidence, entries: Iterable[Judged]) -> Iterator[Judged]:
         yield replace(entry, measurement=replace(entry.measurement, rank=None, node=node))
 
 
-def judge_user_limits(evidence: Evidence, params: Params) -> Ruling:
-    """Compare what each node reached, with all ranks of all nodes at work, with the user's limits."""
-    findings, judged, absent = [], [], []
+def judge_user_limits(evidence: Evidence, params: Params, sharing: Sharing) -> Ruling:
+    """Compare what each node reached, with all ranks of all nodes at work, with the user's limits.
+
+    Where all nodes that share a folder miss one, none of them is at fault, but its server, or who else uses that.
+    """
+    findings, judged, absent = list[Finding](), list[Judged](), list[str]()
     for rule in user_rules(params):
         if rule.value is None:
             continue
+        slow: list[tuple[Measurement, Limit]] = []
         for measurement in _node_measurements(evidence, rule.measurement, _VARIANTS[rule.measurement]):
             entry, node = rule.judge(replace(measurement, rank=None)), measurement.node or ""
             if entry.passed and measurement.variant == "warm" and not _is_in_memory(evidence, node):
@@ -62,7 +67,10 @@ def judge_user_limits(evidence: Evidence, params: Params) -> Ruling:
                 continue
             judged.append(entry)
             if not entry.passed:
-                findings.append(_too_slow(evidence, measurement, entry.limit))
+                slow.append((measurement, entry.limit))
+        slow_nodes = {measurement.node for measurement, _ in slow}
+        together = {rank: nodes for rank, nodes in sharing.items() if nodes <= slow_nodes}
+        findings += [_too_slow(evidence, measurement, limit, together) for measurement, limit in slow]
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent))
 
 
@@ -71,13 +79,18 @@ def _node_measurements(evidence: Evidence, name: str, variants: Iterable[str]) -
         yield from _slowest_appends(evidence, variant) if name == "fsync_ms" else _node_rates(evidence, name, variant)
 
 
-def _too_slow(evidence: Evidence, measurement: Measurement, limit: Limit) -> Finding:
+def _too_slow(evidence: Evidence, measurement: Measurement, limit: Limit, together: Sharing) -> Finding:
+    """Return the finding for a node. ``together``: the ranks whose folder only nodes share that are too slow."""
+    ranks = (measurement.rank,)
+    path = next((fact.value["path"] for fact in evidence.facts if fact.name == "folder" and fact.rank in ranks), "")
     what = {"write_gbps": "writes too slowly", "read_gbps": "reads too slowly", "fsync_ms": "is too slow in fsync"}
     return Finding(
         severity="fail",
         check="storage",
         what=f"node {measurement.node} {what[measurement.name]}, with all its ranks at work",
-        culprit=node_culprit(evidence, (measurement.node or "",)),
+        culprit=shared_culprit(together, path, ranks)
+        if measurement.rank in together
+        else node_culprit(evidence, (measurement.node or "",)),
         measured=f"{measurement.value:.3g} {measurement.unit}",
         limit=limit,
         action="check its disks or its path to the file server, and what else uses them.",

@@ -1,6 +1,6 @@
 """Token files, by which ranks find out whether they see the same folder.
 
-The names of tokens must be visible to other ranks. They are a few bytes each, and removed as soon as all ranks have
+The names of tokens must be visible to other ranks. They are empty files, and removed as soon as all ranks have
 searched for them; a later trial removes those that a killed trial left behind. Other users may write to the folder,
 too: only who has the key knows the name of a token before it is there, and a token counts if its owner is that of this
 rank's token.
@@ -59,10 +59,22 @@ def candidate_folders(folder: str | None) -> tuple[str, ...]:
 
 
 def create_token(folder: str, key: str, rank: int) -> None:
-    """Create this rank's token. Raises OSError."""
+    """Create this rank's token, an empty file. Raises OSError."""
     with files.create(file_path(folder, key, rank, "token"), mode=0o600) as file:
-        file.write(f"{rank}\n".encode())
         os.fsync(file.fileno())
+
+
+def token_identity(folder: str, key: str, rank: int) -> tuple[int, int] | None:
+    """Return which file this rank's token is, and when it last got another name (st_ino, st_ctime_ns); None without it.
+
+    Another user who may rename it, and so hide it for a while, cannot set the second one back.
+    """
+    # A network file system asks its server once more when a file is opened; for its status it may not.
+    with contextlib.suppress(OSError):
+        with files.open_to_read(file_path(folder, key, rank, "token"), follows_links=False) as file:
+            status = os.fstat(file.fileno())
+        return status.st_ino, status.st_ctime_ns
+    return None
 
 
 def find_token(folders: Iterable[str], key: str, rank: int, *, remove: bool = False) -> str | None:
