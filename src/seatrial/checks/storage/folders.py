@@ -23,7 +23,7 @@ _UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDI
 _OF_THE_FOLDER = (*_UNSUITABLE, "ESTALE")
 """Errors that other users of a shared folder can cause, of any of its nodes at one moment."""
 _FULL = ("ENOSPC", "EDQUOT")
-"""Errors of a full disk, which any user can fill. What else refuses the first file of a rank is a matter of its node."""
+"""Errors of a full disk, which any of its users can fill. Others of a rank's first file are matters of its node."""
 _TAKEN = "EEXIST"
 """A name that the trial has chosen at random is taken: no fault of the node."""
 _ACTIONS = {
