@@ -90,18 +90,6 @@ def test_a_host_of_the_request_is_one_from_whatever_addresses_it_joins() -> None
     assert notes == []
 
 
-def test_of_a_program_one_machine_at_two_addresses_is_not_most() -> None:
-    """Else it is most of three hosts, and the honest one is named as late."""
-    late = {(0, 0): (Act(at_s=500.0, what="exit"),), (0, 1): (Act(at_s=500.0, what="exit"),)}
-    places = (_HERE, _HERE, "10.0.0.2", "10.0.0.3")
-    said = []
-    for changed in ({}, {"machines": 2}, {"hosts": ("a", "a", "b", "b")}):
-        settings = program_config(nodes=4, nproc_per_node=1, **changed)
-        said.append(str(SimulatedProgram(settings, late, places=places).run()["text"]))
-    assert said[0].startswith("rank 0 on node n0, rank 1 on node n1 was still running 60 s after")
-    assert not any("was still running 60 s after" in text for text in said[1:])
-
-
 @pytest.mark.parametrize(
     ("changed", "places"),
     [

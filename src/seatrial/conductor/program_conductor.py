@@ -25,6 +25,7 @@ from seatrial.conductor.program_failures import (
     first_failure,
     late,
     lost_nodes,
+    not_finished,
     not_ready,
     only_stop_signals,
     only_witnesses,
@@ -56,7 +57,7 @@ _PORT_TIMEOUT_S = 10.0
 _HEAR_ALL_S = 1.0
 """The first error is seldom the cause: the conductor waits this long for others before it names a rank."""
 _SETTLE_S = 60.0
-"""Time from the first result of a rank to the end of the last rank; ten times that where ranks move."""
+"""Time from the first result of a rank to the last one, ten times that where ranks move; and from then to the end."""
 _MAX_WAITING = 16
 _MOST_STILL = 8
 """Reports of ranks that stand still: each has the stacks of all ranks taken, and one agent can cause one a second."""
@@ -214,7 +215,7 @@ class ProgramConductor(BaseConductor):
         match received["kind"]:
             case "rank":
                 self._ready.add(rank)
-            case "result":
+            case "result" if rank not in self._results:
                 self._receive_result(rank, received, now)
             case "error":
                 self._receive_error(rank, received, now)
@@ -231,14 +232,13 @@ class ProgramConductor(BaseConductor):
         code = int(event["code"])
         if not isinstance(event["lines"], list):
             raise TypeError(f"the lines of the result of rank {rank} are no list")
+        had_most, is_first = self._most_finished(), not self._results
         self._results[rank] = code
-        if (host := self._places[self._nodes[rank]]) not in self._finished_hosts:
-            had_most = self._most_finished()
-            self._finished_hosts[host] = now
-            first_or_most = len(self._finished_hosts) == 1 or (self._most_finished() and not had_most)
-            # While ranks are being ended, the deadline is that of their end.
-            if self.state is State.RUN and first_or_most:
-                self._until = now + _SETTLE_S
+        self._finished_hosts.setdefault(self._places[self._nodes[rank]], now)
+        is_last = len(self._results) == self._config.world_size
+        # While ranks are being ended, the deadline is that of their end.
+        if self.state is State.RUN and (is_first or is_last or self._most_finished() != had_most):
+            self._until = now + _SETTLE_S
 
     def _most_finished(self) -> bool:
         """Return whether ranks of more than half of the hosts have a result: a single one may say so early."""
@@ -387,7 +387,7 @@ class ProgramConductor(BaseConductor):
         self._note_stopped(frozen)
         if not self._config.watched:
             self._note_still(running, now)
-        elif heard_at >= self._until:
+        elif heard_at >= self._until and self._failed_at is None:
             self._fail_late(running, now)
 
     def _hears_the_late(self, now: float) -> bool:
@@ -424,23 +424,21 @@ class ProgramConductor(BaseConductor):
                 self._record(NoteEvent(kind="note", severity="warn", text=text))
 
     def _fail_late(self, running: Mapping[int, RankStatus], now: float) -> None:
-        if self._results and (self._is_doubted or not self._most_finished()):
-            left = sorted(self._rank_statuses.keys() - self._results.keys()) or sorted(running)
+        phases = {rank: status.phase for rank, status in running.items()}
+        left = sorted(self._rank_statuses.keys() - self._results.keys())
+        if not self._results:
+            if unready := {rank: phase for rank, phase in phases.items() if rank not in self._ready}:
+                self._fail(not_ready(unready, self._ready, self._config.start_timeout_s), now)
+        elif left:
             moved_at = max(self._rank_statuses[rank].moved_at for rank in left)
             # Of three hosts, two that work on are no less right than one that has finished; of two, nobody knows.
             moved_at = min(moved_at, min(self._finished_hosts.values()) + 9 * _SETTLE_S)
-            if self._is_doubted or self._num_hosts() == 2 or self._read_until - moved_at >= _SETTLE_S:
-                had_not = f"{named_ranks(left)} had not {_SETTLE_S:.0f} s later"
-                text = f"{named_ranks(sorted(self._results.keys() - {*left}))} had finished, {had_not}"
-                self._fail(Failure(suspicions=(), text=text, whole=True), now)
-            return
-        phases = {rank: status.phase for rank, status in running.items()}
-        unheard = {rank: phase for rank, phase in phases.items() if rank not in (self._results or self._ready)}
-        if self._results and phases:
-            detail = f"was still running {_SETTLE_S:.0f} s after the other ranks had finished"
-            self._fail(late(unheard or phases, detail), now)
-        elif unheard:
-            self._fail(not_ready(unheard, self._ready, self._config.start_timeout_s), now)
+            is_due = self._is_doubted or self._num_hosts() == 2 or self._most_finished()
+            if is_due or self._read_until - moved_at >= _SETTLE_S:
+                left_in = {rank: self._rank_statuses[rank].phase for rank in left}
+                self._fail(not_finished(left_in, self._results, _SETTLE_S), now)
+        elif phases:
+            self._fail(late(phases, f"was still running {_SETTLE_S:.0f} s after all ranks had finished"), now)
 
     def _node_silent(self, node: int, silent_s: float, now: float) -> None:
         if self.state not in (State.STOP, State.OVER):

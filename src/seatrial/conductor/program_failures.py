@@ -27,7 +27,7 @@ from seatrial.protocol.fabric_errors import gave_up, ranks_passed_on, says_lost,
 from seatrial.protocol.launchers import may_have_ended
 from seatrial.protocol.own_errors import in_one_line, is_of_device, message_at, own_cause
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S
-from seatrial.util.text import named_ranks, quoted, signal_words
+from seatrial.util.text import all_named, named_ranks, quoted, signal_words
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
@@ -301,6 +301,25 @@ def not_ready(phases: Mapping[int, str], ready: Collection[int], allowed_s: floa
     text = (
         f"the ranks had not all met {allowed_s:.0f} s after they were started: {had}{named_ranks(sorted(phases))} still"
         " waited for others, which says of none that it stays away; check the network of their hosts with seatrial run"
+    )
+    return Failure(suspicions=(), text=text, whole=True)
+
+
+def not_finished(phases: Mapping[int, str], finished: Collection[int], allowed_s: float) -> Failure:
+    """Return the failure of a training in which others have a result and these ranks have none. Nobody is named.
+
+    Each may wait for another rank, also for one that has a result: in a ring, what a rank sends last goes to its
+    neighbor alone.
+
+    Args:
+        phases: Rank without a result -> its phase; at least one.
+        finished: The ranks with a result.
+        allowed_s: Seconds that the ranks had.
+    """
+    where = all_named("phase", list(dict.fromkeys(phases.values())))
+    text = (
+        f"{named_ranks(sorted(finished))} had finished, {named_ranks(sorted(phases))} had not {allowed_s:.0f} s later,"
+        f" in {where}: a rank may wait there for any other one; check the hosts and their network with seatrial run"
     )
     return Failure(suspicions=(), text=text, whole=True)
 
