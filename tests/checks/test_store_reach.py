@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -17,8 +18,10 @@ from seatrial.checks.bootstrap import CHECK as BOOTSTRAP
 from seatrial.checks.bootstrap import Params as BootstrapParams
 from seatrial.checks.links import CHECK as LINKS
 from seatrial.checks.links.params import Params
+from seatrial.conductor.rank_status import is_inside
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact
+from seatrial.protocol.rank_stacks import STEP_LOOP
 from seatrial.rank import groups
 from seatrial.rank.meeting import MeetingError
 from seatrial.worker.failures import cause_of
@@ -100,9 +103,16 @@ def test_a_closed_port_is_a_fact_at_once() -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
         given = {"store": {"host": "127.0.0.1", "port": taken.getsockname()[1]}}
         context = FakeContext(check="links", rank=1, world_size=2, given=given)
-        with pytest.raises(MeetingError, match=r"no connection to the store at 127\.0\.0\.1:\d+ \(refused\)"):
+        said = r"no connection to the store at 127\.0\.0\.1:\d+ \(refused\)"
+        with pytest.raises(MeetingError, match=said) as raised:
             groups.join_store(context, timedelta(seconds=30))
     assert [(fact.name, fact.value["how"]) for fact in context.facts] == [("store_unreachable", "refused")]
+    # The first host may also answer nothing. Connecting happens in C, so its error comes from the frame that waited.
+    cause = raised.value.__cause__
+    assert cause is not None
+    frame = traceback.extract_tb(cause.__traceback__)[-1]
+    stack = f'File "{frame.filename}", line {frame.lineno} in {frame.name}\nFile "{STEP_LOOP}", line 1 in main'
+    assert is_inside(stack), frame
 
 
 NAME = {"store": {"host": "localhost", "port": 2}}

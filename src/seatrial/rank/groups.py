@@ -91,7 +91,10 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
     with among_others(context):
         host, port = _store_address(context)
         try:
-            socket.create_connection((host, port), timeout=connect_timeout_s).close()
+            # Not by create_connection: the innermost frame of a rank that waits here has to be in this file.
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as connection:
+                connection.settimeout(connect_timeout_s)
+                connection.connect((host, port))
         except OSError as error:
             how = how_unreachable(error)
             context.fact("store_unreachable", {"host": host, "port": port, "how": how})
