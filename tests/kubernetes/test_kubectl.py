@@ -18,11 +18,13 @@ from seatrial.targets.kubernetes import kubectl as kubectl_module
 from seatrial.targets.kubernetes.kubectl import Kubectl, find_kubectl
 from seatrial.util import memory_file
 
+_AT_A = {"current-context": "a", "clusters": [{"name": "c", "cluster": {"server": "https://a"}}]}
 
-def test_calls_name_the_namespace_and_a_request_timeout(tmp_path: Path) -> None:
+
+def test_calls_name_the_context_the_namespace_and_a_request_timeout(tmp_path: Path) -> None:
     program = scripted(tmp_path, ("*", "exit 0"))
-    assert Kubectl(program=program, namespace="ml").call("get", "pods").code == 0
-    assert (tmp_path / "calls").read_text() == "--namespace ml get pods --request-timeout=15s\n"
+    assert Kubectl(program=program, namespace="ml", context=("--context=a",)).call("get", "pods").code == 0
+    assert (tmp_path / "calls").read_text() == "--context=a --namespace ml get pods --request-timeout=15s\n"
     assert Kubectl(program="oc", namespace=None).argv("logs", "x", "--follow", streams=True)[1:] == [
         *("logs", "x", "--follow")
     ]
@@ -37,7 +39,7 @@ def test_a_run_stays_in_its_place_whatever_the_user_chooses_meanwhile(
 ) -> None:
     """With ``kubectl config use-context``, and ``kubectl config set-context --current --namespace``."""
     context = {"cluster": "c", **({} if of_context is None else {"namespace": of_context})}
-    answer = json.dumps({"current-context": "a", "contexts": [{"name": "a", "context": context}]})
+    answer = json.dumps({**_AT_A, "contexts": [{"name": "a", "context": context}]})
     program = scripted(tmp_path, ("*config*", f"echo '{answer}'"))
     kubectl = Kubectl(program=program, namespace=namespace).in_present_context()
     assert kubectl.argv("get", "pods", streams=True)[1:] == ["--context=a", "--namespace", pinned, "get", "pods"]
@@ -51,7 +53,7 @@ def test_a_run_stays_in_the_namespace_that_a_script_adds(
 ) -> None:
     """kubectl 1.32 prints the namespace of its option, and that of a context only with ``config view``."""
     contexts = [{"name": "a", "context": {"cluster": "c", "namespace": of_context}}]
-    answer = json.dumps({"current-context": "a", "contexts": contexts})
+    answer = json.dumps({**_AT_A, "contexts": contexts})
     printed = json.dumps({"kind": "ConfigMap", "metadata": {"name": "x", "namespace": "team"}})
     program = scripted(
         tmp_path, ("*config' 'view*", f"echo '{answer}'"), ("*create*--dry-run=client*", f"echo '{printed}'")
@@ -66,7 +68,7 @@ def test_a_run_stays_in_the_namespace_that_a_script_adds(
 )
 def test_the_path_of_the_server_counts_for_deletions(tmp_path: Path, server: str, begins: str) -> None:
     """kubectl 1.32 replaces it by the path that ``--raw`` names."""
-    answer = json.dumps({"current-context": "a", "clusters": [{"name": "c", "cluster": {"server": server}}]})
+    answer = json.dumps({**_AT_A, "clusters": [{"name": "c", "cluster": {"server": server}}]})
     program = scripted(tmp_path, ("*config*", f"echo '{answer}'"), ("*", f"cat > {tmp_path}/options"))
     thing = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ml", "uid": "u-1"}}
     kubectl = Kubectl(program=program, namespace=None).in_present_context()
@@ -88,11 +90,32 @@ def test_the_parts_of_a_request_are_quoted() -> None:
     )
 
 
-def test_where_there_is_no_context_none_is_named(tmp_path: Path) -> None:
-    program = scripted(tmp_path, ("*", "echo 'error: current-context must exist in order to minify' >&2; exit 1"))
+@pytest.mark.parametrize(
+    "view",
+    [
+        "echo 'error: current-context must exist in order to minify' >&2; exit 1",
+        """echo '{"current-context": "", "clusters": null}'""",
+        """echo '{"current-context": "a", "clusters": [{"name": "c", "cluster": {"server": ""}}]}'""",
+    ],
+)
+def test_without_a_server_nothing_is_sent(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kubectl would ask http://localhost:8080, and whoever listens there would get the token and give the verdict."""
+    program = scripted(tmp_path, ("*config' 'view*", view))
     for namespace in ("ml", None):
         kubectl = Kubectl(program=program, namespace=namespace)
+        for name in ("HOST", "PORT"):
+            monkeypatch.delenv(f"KUBERNETES_SERVICE_{name}", raising=False)
+        with pytest.raises(RequestError, match="would ask http://localhost:8080"):
+            kubectl.in_present_context()
+        for name in ("HOST", "PORT"):
+            monkeypatch.setenv(f"KUBERNETES_SERVICE_{name}", "1")
+        with pytest.raises(RequestError, match="choose one: kubectl config use-context NAME"):
+            kubectl.in_present_context()
+        (tmp_path / "token").touch()
+        monkeypatch.setattr(kubectl_module, "_ACCOUNT_TOKEN", str(tmp_path / "token"))
         assert kubectl.in_present_context() == kubectl
+        monkeypatch.setattr(kubectl_module, "_ACCOUNT_TOKEN", str(tmp_path / "none"))
+    assert kubectl.argv("get", "pods")[1:] == ["get", "pods"], "with --request-timeout the account is ignored"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from kubernetes.test_pods import pod
 
+from seatrial.errors import RequestError
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.log_copies import LogCopies
@@ -99,6 +100,17 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubectl
         monkeypatch.setenv("HOME", str(tmp_path))
         yield Kubectl(program=program, namespace="ml")
         server.shutdown()
+
+
+def test_without_a_context_nothing_is_asked(kubectl: Kubectl, tmp_path: Path) -> None:
+    assert kubectl.in_present_context().context == ("--context=a",)
+    config = json.loads((tmp_path / "config").read_text())
+    (tmp_path / "config").write_text(json.dumps({**config, "current-context": ""}))
+    with pytest.raises(RequestError, match="would ask http://localhost:8080"):
+        kubectl.in_present_context()
+    (tmp_path / "config").unlink()
+    with pytest.raises(RequestError, match="would ask http://localhost:8080"):
+        kubectl.in_present_context()
 
 
 def _log_of(name: str, kubectl: Kubectl, folder: Path, on_text: Callable[[list[str]], None]) -> PodLog:

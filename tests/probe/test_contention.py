@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
 import threading
 import time
 
 import pytest
 
-from seatrial.probe.contention import Contention, counters
+from seatrial.probe.contention import Contention, CpuTime, counters
 from seatrial.probe.gpu_gauges import REASONS
 
+_BLOCK = bytes(1 << 20)
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the counters are Linux's")
 
 
@@ -25,6 +28,31 @@ def test_what_this_process_used_and_its_cores_did_is_counted() -> None:
     assert changes["cpu_s"] >= 0.05
     assert changes["wall_s"] > 0
     assert all(value >= 0 for value in changes.values())
+
+
+def test_a_thread_that_strangers_keep_busy_has_no_share_for_those_that_compute() -> None:
+    """Whoever asks a store of torch gives work to its thread, and the process has used all of its core all the same."""
+    if "waited_s" not in counters():
+        pytest.skip("this kernel does not count how long a thread waits for a core")
+    cores, is_over = os.sched_getaffinity(0), threading.Event()
+
+    def work() -> None:
+        while not is_over.is_set():
+            hashlib.sha256(_BLOCK)  # without the lock of Python
+
+    os.sched_setaffinity(0, {min(cores)})
+    store = threading.Thread(target=work)
+    try:
+        store.start()
+        cpu, until = CpuTime(), time.process_time() + 0.6
+        while time.process_time() < until:
+            hashlib.sha256(_BLOCK)
+        share = cpu.share(1)
+    finally:
+        is_over.set()
+        store.join()
+        os.sched_setaffinity(0, cores)
+    assert share < 0.75
 
 
 def test_a_counter_that_was_not_there_before_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

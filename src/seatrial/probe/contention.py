@@ -34,9 +34,8 @@ def counters() -> dict[str, float]:
     - ``mhz``: the current clock of the usable cores.
     """
     values = {"wall_s": time.monotonic(), "cpu_s": time.process_time()}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        tasks = Path("/proc/self/task").iterdir()
-        values["waited_s"] = sum(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
+    if waits := _waits():
+        values["waited_s"] = sum(waits.values())
     with contextlib.suppress(OSError, ValueError, IndexError):
         faults = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[9]
         values["major_faults"] = float(faults)
@@ -56,6 +55,33 @@ def counters() -> dict[str, float]:
         files = [Path(f"/sys/devices/system/cpu/{core}/cpufreq/scaling_cur_freq") for core in cores]
         values[_MHZ] = sum(int(file.read_text()) for file in files) / len(files) / 1e3
     return values
+
+
+class CpuTime:
+    """The CPU time of this process since this was made, and the waits of its threads for a core."""
+
+    def __init__(self) -> None:
+        self._started_s, self._cpu_s, self._waited_s = time.perf_counter(), time.process_time(), _waits()
+
+    def share(self, threads: int) -> float:
+        """Return which part of the time this many threads had a core.
+
+        It is what the process used, and no more than the part in which no thread waited: a thread of a library that
+        strangers keep busy, such as that of a store, uses CPU time, too, and takes it from those that compute.
+        """
+        wall_s, cpu_s = time.perf_counter() - self._started_s, time.process_time() - self._cpu_s
+        waits = (now - self._waited_s.get(thread, 0.0) for thread, now in _waits().items())
+        return min(cpu_s / (wall_s * threads), 1 - min(1.0, max(waits, default=0.0) / wall_s))
+
+
+def _waits() -> dict[str, float]:
+    """Return the seconds in which each thread was runnable and had no core; none where the kernel does not count."""
+    waits = dict[str, float]()
+    with contextlib.suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                waits[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
+    return waits
 
 
 class Contention:

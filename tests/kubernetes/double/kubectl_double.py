@@ -19,6 +19,11 @@ _NO_ANSWER = "(Client.Timeout exceeded while awaiting headers)"
 
 def main(words: list[str]) -> int:
     """The exit code."""
+    if words[:3] == ["config", "view", "--minify"]:
+        # It reads a file, and asks no server.
+        cluster = {"name": "double", "cluster": {"server": "https://double.example"}}
+        print(json.dumps({"current-context": "double", "clusters": [cluster], "contexts": []}))
+        return 0
     place = os.path.join(os.environ["KUBECTL_DOUBLE_FOLDER"], "api.sock")
     stdin = sys.stdin.read() if "-" in words else ""
     timeout_s = _timeout_s(words)

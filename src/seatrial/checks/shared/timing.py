@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from seatrial.evidence.statistics import median
+from seatrial.probe.contention import CpuTime
 from seatrial.rank.device import Device
 
 _WARM_UPS = 2
@@ -16,16 +17,16 @@ _QUEUED = 10
 
 
 def timed(device: Device, call: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Return the median seconds of one call after warm-up, and the share of the CPU time that our threads used.
+    """Return the median seconds of one call after warm-up, and the part of the time in which our threads had a core.
 
-    Times for at least ``seconds``. The share is of the CPU time that all threads of this process could use meanwhile.
+    Times for at least ``seconds``.
     """
     import torch
 
     for _ in range(_WARM_UPS):
         call()
     device.synchronize()
-    started, cpu_started = time.perf_counter(), time.process_time()
+    started, cpu = time.perf_counter(), CpuTime()
     readings: list[float] = []
     last = started
     while len(readings) < _READINGS or last - started < seconds:
@@ -37,8 +38,7 @@ def timed(device: Device, call: Callable[[], object], seconds: float) -> tuple[f
             readings += gpu_seconds(device, call, _QUEUED)
             now = time.perf_counter()
         last = now
-    cpu_s, wall_s = time.process_time() - cpu_started, time.perf_counter() - started
-    return median(readings), cpu_s / (wall_s * torch.get_num_threads())
+    return median(readings), cpu.share(torch.get_num_threads())
 
 
 def gpu_seconds(device: Device, call: Callable[[], object], repeats: int) -> list[float]:

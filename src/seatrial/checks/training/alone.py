@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from seatrial.probe.contention import CpuTime
 from seatrial.training.batches import Batches
 from seatrial.training.models import build_model
 from seatrial.training.recipe import Recipe
@@ -22,7 +22,7 @@ class TimingAlone:
     seconds: tuple[float, ...]
     """Seconds of each forward and backward."""
     cpu_share: float
-    """CPU time used, as a share of what the threads of this process could use meanwhile."""
+    """The part of the time in which the threads of this process had a core."""
 
 
 def time_alone(
@@ -50,7 +50,7 @@ def time_alone(
     timings = []
     for steps in (WARMUP_STEPS, *[num_steps] * repeats):
         clock = StepClock(device)
-        started, cpu_started = time.perf_counter(), time.process_time()
+        cpu = CpuTime()
         for _ in range(steps):
             clock.mark("begin")
             model.zero_grad(set_to_none=False)
@@ -59,7 +59,7 @@ def time_alone(
             for moment in ("ready", "reduced", "end"):
                 clock.mark(moment)
         synchronize(device)
-        cpu_s, wall_s = time.process_time() - cpu_started, time.perf_counter() - started
+        cpu_share = cpu.share(torch.get_num_threads())
         seconds = tuple(times.compute_s for times in clock.times())
-        timings.append(TimingAlone(seconds=seconds, cpu_share=cpu_s / (wall_s * torch.get_num_threads())))
+        timings.append(TimingAlone(seconds=seconds, cpu_share=cpu_share))
     return timings[1:]

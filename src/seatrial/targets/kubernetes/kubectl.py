@@ -30,6 +30,9 @@ _CLUSTER_WIDE = frozenset(("cordon", "namespace", "nodes"))
 """Words that are followed by, or mean, what belongs to no namespace."""
 _DEFAULT_NAMESPACE = "default"
 """The namespace that kubectl takes for a context that names none."""
+_ACCOUNT_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+_ACCOUNT_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+"""Where a pod finds the API server, and its account: client-go looks there, too."""
 _NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP)
 """Why a path cannot be started, whatever the state of this machine."""
 _TIMED_OUT = 124
@@ -171,14 +174,22 @@ class Kubectl:
         """Return the same for the context and namespace that are current now: the user may change both before the run
         has ended.
 
-        Where there is none, as in a pod with an account, nothing changes.
+        A pod with an account needs none, and nothing changes there. Raises RequestError where there is neither: kubectl
+        would ask ``http://localhost:8080``, where any user of this machine may listen, and get the token of the run.
         """
         # Where the program is a script that adds --context, this says that one.
         view = self.call("config", "view", "--minify", "-o", "json").json
         name = text(view, "current-context")
         server = next((text(entry, "cluster", "server") for entry in items_of(view, "clusters")), "")
+        if not (name and server):
+            if _is_in_pod_with_account():
+                return self
+            raise RequestError(
+                f"{self.program} has no current context with a server, and would ask http://localhost:8080, where any"
+                " user of this machine may listen; choose one: kubectl config use-context NAME."
+            )
         namespace = self.namespace
-        if name and namespace is None:
+        if namespace is None:
             # Where it is a script that adds --namespace, an object that is only printed has that one.
             printed = self.call("create", "configmap", "x", "--dry-run=client", "-o", "json").json
             in_context = next((text(entry, "context", "namespace") for entry in items_of(view, "contexts")), "")
@@ -186,18 +197,22 @@ class Kubectl:
         server_path = ""
         with contextlib.suppress(ValueError):
             server_path = urlsplit(server).path.rstrip("/")
-        context = (f"--context={name}",) if name else ()
-        return replace(self, context=context, namespace=namespace, server_path=server_path)
+        return replace(self, context=(f"--context={name}",), namespace=namespace, server_path=server_path)
 
     def argv(self, *words: str, streams: bool = False) -> list[str]:
-        """Return the command. ``streams``: it runs for as long as there is output, without a request timeout."""
+        """Return the command. ``streams``: it runs for as long as there is output, without a request timeout.
+
+        With that option kubectl ignores the account of a pod, and asks ``http://localhost:8080`` instead:
+        kubernetes/kubectl#1824.
+        """
+        has_timeout = self.context and not streams
         namespace = [] if self.namespace is None else ["--namespace", self.namespace]
         return [
             self.program,
             *self.context,
             *namespace,
             *words,
-            *([] if streams else [f"--request-timeout={_REQUEST_TIMEOUT_S}s"]),
+            *([f"--request-timeout={_REQUEST_TIMEOUT_S}s"] if has_timeout else []),
         ]
 
     def start(self, *words: str, stdin_bytes: bytes | None = None, most_bytes: int | None = None) -> PendingCall:
@@ -267,6 +282,11 @@ class Kubectl:
         name = os.path.basename(self.program)
         program = name if find_tool(name) == self.program else self.program
         return shlex.join([program, *self.context, *namespace, *words])
+
+
+def _is_in_pod_with_account() -> bool:
+    """Return whether kubectl finds the API server by the account of this pod, as client-go looks for it."""
+    return all(map(os.environ.get, _ACCOUNT_VARIABLES)) and os.path.isfile(_ACCOUNT_TOKEN)
 
 
 def find_kubectl(program: str | None) -> str:
