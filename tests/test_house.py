@@ -275,6 +275,7 @@ _ASKS_BY_NAME = {
     "seatrial.agent.py_spy": "beside the Python that runs it",
     "seatrial.agent.program_ranks": "a folder on whose way no other user could have put anything",
     "seatrial.environment.working_folder": "a folder on whose way no other user could have put anything",
+    "seatrial.targets.kubernetes.kubectl": "a file in /var/run",
     "seatrial.targets.mpirun.implementations": "files in /etc",
     "seatrial.bundle": "the code itself",
     "seatrial.checks.storage.tokens": "the names in the folder that was named, without a question about any of them",

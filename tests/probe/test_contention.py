@@ -30,7 +30,7 @@ def test_what_this_process_used_and_its_cores_did_is_counted() -> None:
     assert all(value >= 0 for value in changes.values())
 
 
-def test_a_thread_that_strangers_keep_busy_has_no_share_for_those_that_compute() -> None:
+def test_a_busy_thread_of_a_library_is_no_core_for_those_that_compute() -> None:
     """Whoever asks a store of torch gives work to its thread, and the process has used all of its core all the same."""
     if "waited_s" not in counters():
         pytest.skip("this kernel does not count how long a thread waits for a core")
