@@ -147,7 +147,7 @@ def is_of_another_user(path: str) -> bool:
 
 def cache_folder(environ: Mapping[str, str]) -> str:
     """Return the folder for what this user can make anew: ``$XDG_CACHE_HOME``, else ``~/.cache``; it may not be there
-    yet. Empty: this user has no home, as in containers.
+    yet. Empty: this user has no home, as in containers. The root is the home of nobody (``environment/home.py``).
 
     Root with the variables of a user, as after ``sudo -E``, has root's own: the user could change what root reads
     there, put links where root writes, and not remove what root has made. Root would make one that is not there yet.
@@ -155,7 +155,8 @@ def cache_folder(environ: Mapping[str, str]) -> str:
     # The XDG Base Directory Specification says to ignore a relative path.
     for name, below in (("XDG_CACHE_HOME", ""), ("HOME", ".cache")):
         folder = environ.get(name, "")
-        if os.path.isabs(folder) and not (os.geteuid() == 0 and is_of_another_user(folder)):
+        is_named = os.path.isabs(folder) and folder != "/"
+        if is_named and not (os.geteuid() == 0 and is_of_another_user(folder)):
             return os.path.join(folder, below) if below else folder
     with contextlib.suppress(KeyError):  # a user that nobody knows
         home = pwd.getpwuid(os.geteuid()).pw_dir

@@ -23,6 +23,7 @@ _FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
         ({"HOME": "{}/me"}, "{}/me/.cache/torch"),
         ({"HOME": "{}/me", "XDG_CACHE_HOME": "{}/fast"}, "{}/fast/torch"),
         ({"HOME": "{}/me", "XDG_CACHE_HOME": "fast"}, "{}/me/.cache/torch"),
+        ({"HOME": "/"}, "{}/known/.cache/torch"),
         ({"HOME": "me"}, "{}/known/.cache/torch"),
         ({}, "{}/known/.cache/torch"),
     ],
@@ -44,9 +45,10 @@ def test_the_file_of_the_user_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_for_a_user_without_a_home_it_writes_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("environ", [{}, {"HOME": "/"}], ids=str)
+def test_for_a_user_without_a_home_it_writes_nowhere(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
-    assert recorder_settings({}) == {_FILE: "/proc/torch/comm_lib_trace_rank_"}
+    assert recorder_settings(environ) == {_FILE: "/proc/torch/comm_lib_trace_rank_"}
 
 
 @pytest.mark.root

@@ -150,6 +150,21 @@ def test_a_line_to_type_means_the_cluster_of_the_run(
     assert kubectl.command_line("delete", "job.batch/t") == f"{begin} -n ml delete job.batch/t"
 
 
+@pytest.mark.parametrize(("mode", "at"), [(0o755, "{typed}"), (0o775, "/"), (0o1777, "/")])
+def test_no_call_starts_where_others_can_put_files(
+    mode: int, at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads .kube/config there without HOME, and a login plug-in that this names is executed."""
+    (typed := tmp_path / "typed").mkdir()
+    typed.chmod(mode)
+    monkeypatch.chdir(typed)
+    monkeypatch.setenv("KUBECONFIG", "mine:/etc/its::../b c")
+    scripted(typed, ("*", 'pwd; echo "$KUBECONFIG"'))
+    here, config = Kubectl(program=find_kubectl("./kubectl-double"), namespace=None).call("get").out.splitlines()
+    assert here == at.format(typed=typed)
+    assert config == ("mine:/etc/its::../b c" if at != "/" else f"{typed}/mine:/etc/its::{typed}/../b c")
+
+
 def test_input_and_output_may_be_large(tmp_path: Path) -> None:
     kubectl = Kubectl(program=scripted(tmp_path, ("*", "cat")), namespace=None)
     content = b'{"a": "' + b"x" * 1_000_000 + b'"}'
@@ -259,4 +274,4 @@ def test_a_kubectl_of_the_working_folder_is_none(entry: str, tmp_path: Path, mon
     monkeypatch.setenv("PATH", f"{entry}:/nowhere")
     with pytest.raises(RequestError, match="neither kubectl nor oc is on PATH"):
         find_kubectl(None)
-    assert find_kubectl("./kubectl") == "./kubectl"
+    assert find_kubectl("./kubectl") == str(program)

@@ -118,6 +118,38 @@ def _log_of(name: str, kubectl: Kubectl, folder: Path, on_text: Callable[[list[s
     return PodLog(kubectl, its_pod, None, LogCopies(folder), on_text)
 
 
+@pytest.mark.parametrize("home", [None, ""], ids=str)
+@pytest.mark.parametrize("by", ["a call", "a log"])
+def test_no_login_plug_in_of_another_user_is_executed(
+    by: str, home: str | None, kubectl: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without HOME kubectl reads .kube/config of its working folder."""
+    (typed := tmp_path / "typed").mkdir()
+    typed.chmod(0o777)
+    (typed / ".kube").mkdir()
+    plug_in = {"apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "interactiveMode": "Never"}
+    config = json.loads((tmp_path / "config").read_text())
+    config["users"] = [{"name": "a", "user": {"exec": {**plug_in, "args": [str(tmp_path / "executed")]}}}]
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
+    config["contexts"][0]["context"]["user"] = "a"
+    (typed / ".kube" / "config").write_text(json.dumps(config))
+    monkeypatch.chdir(typed)
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.delenv("HOME")
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
+    if by == "a call":
+        assert kubectl.call("get", "--raw", "/api").code != 0
+    else:
+        log = _log_of("run-0", kubectl, tmp_path, lambda lines: None)
+        list(log.read(container_ended=True))
+        assert log._process is not None
+        log._process.wait(20)
+        log.close()
+        assert list(log._copies.finish(lambda: False)) == []
+    assert not (tmp_path / "executed").exists()
+
+
 def _peak_mib(pid: int) -> int:
     """Return the most memory that a process has had; 0 where it has ended."""
     status = Path(f"/proc/{pid}/status")

@@ -92,6 +92,20 @@ def test_what_a_neighbor_has_at_the_name_of_the_session(
 
 
 @first_mpirun_then_others_nightly
+def test_settings_of_another_user_in_the_folder_of_the_user(
+    tmp_path: Path, mpirun: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI 4 without HOME loaded what ``(null)/.openmpi/components`` of its working folder has."""
+    (theirs := tmp_path / "(null)" / ".openmpi").mkdir(parents=True)
+    (theirs / "mca-params.conf").write_text("ess = nothing\n")
+    tmp_path.chmod(0o777)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOME")
+    ended = trial(tmp_path / "out", "smoke", *ON, "--mpirun", mpirun, "--nproc-per-node", "2", "--only", "compute")
+    assert ended.exit_code == 0, ended.errors
+
+
+@first_mpirun_then_others_nightly
 def test_ctrl_c_ends_all(tmp_path: Path, mpirun: str) -> None:
     running = Trial(tmp_path, "smoke", *ON, "--mpirun", mpirun, plant=["hang@compute:0"])
     running.until(begins("compute"))

@@ -90,11 +90,14 @@ def _type_in(folder: Path, mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("hosts", [None, "a:2"], ids=str)
-@pytest.mark.parametrize(("version", "mode", "at"), [(_INTEL, 0o755, None), (_INTEL, 0o775, "/"), (_OPEN, 0o775, None)])
-def test_intel_mpi_reads_no_options_of_other_users(
+@pytest.mark.parametrize(
+    "version", [_INTEL, _OPEN, "HYDRA build details:\n Version: 4.2"], ids=["intel", "open", "mpich"]
+)
+@pytest.mark.parametrize(("mode", "at"), [(0o755, None), (0o775, "/")])
+def test_no_mpirun_starts_where_others_can_put_files(
     version: str, mode: int, at: str | None, hosts: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes what ``mpiexec.conf`` of its working folder says, such as -genv LD_PRELOAD, whoever has put it there."""
+    """Intel MPI takes what ``mpiexec.conf`` says there, such as -genv LD_PRELOAD; Open MPI without HOME looks there."""
     _type_in(tmp_path / "typed", mode, monkeypatch)
     command = rendered(request(_stub(tmp_path, version), hosts=hosts, **({} if hosts else {"nproc_per_node": 1})))
     assert command.folder == at

@@ -35,6 +35,7 @@ from seatrial.agent.control_connection import ControlConnection
 from seatrial.agent.controller_search import JOIN_SIGNALS, ControllerSearch, in_pod
 from seatrial.agent.guardian import ENDING, guard
 from seatrial.agent.supervisor import Agent
+from seatrial.environment.home import give_home
 from seatrial.environment.interface_choice import MARK, choose
 from seatrial.environment.secret_variable import take_secret
 from seatrial.environment.working_folder import require_own_number
@@ -66,6 +67,7 @@ listen there, and one that keeps silent must not use up the time to join."""
 
 def main() -> None:
     """Serve one run. Exit code: 0 after an orderly end, 2 for a wrong environment, 3 when the conductor was lost."""
+    give_home()
     # The token must not be inherited by the ranks, which run whatever torch loads; the guardian needs none.
     token = take_secret("SEATRIAL_TOKEN")
     signals: list[int] = []

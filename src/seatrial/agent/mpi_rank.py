@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 
 from seatrial.agent.agent_main import main as serve
+from seatrial.environment.home import give_home
 from seatrial.environment.working_folder import FolderTrust, refusal, require_own_number
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.capacity import refuse_too_many
@@ -91,6 +92,7 @@ def enter(place: str) -> None:
 
 def main() -> None:
     """Become the agent of this rank."""
+    give_home()
     try:
         require_own_number()
         if "SEATRIAL_FOLDER" in os.environ:

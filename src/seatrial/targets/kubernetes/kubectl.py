@@ -13,9 +13,12 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from seatrial.environment.working_folder import open_folder
 from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.kubernetes.api_json import get, items_of, text
 from seatrial.util import memory_file
@@ -114,12 +117,19 @@ class PendingCall:
         self._deadline = time.monotonic() + timeout_s
         self._argv, self._timeout_s = argv, timeout_s
         self._most_bytes = _MAX_ANSWER_BYTES if most_bytes is None else most_bytes
+        folder, environ = place_of_kubectl()
         with contextlib.ExitStack() as stack:
             self._out, self._err = (stack.enter_context(file_in_memory()) for _ in range(2))
             with file_in_memory(stdin_bytes or b"") as stdin:
                 # Ctrl-C in the terminal must reach only seatrial, which still has to delete what it created.
                 self._process = subprocess.Popen(
-                    argv, stdin=stdin, stdout=self._out, stderr=self._err, start_new_session=True
+                    argv,
+                    cwd=folder,
+                    env=environ,
+                    stdin=stdin,
+                    stdout=self._out,
+                    stderr=self._err,
+                    start_new_session=True,
                 )
             stack.pop_all()  # closed by _close
 
@@ -298,7 +308,29 @@ def find_kubectl(program: str | None) -> str:
         raise RequestError(
             f"{what}; name it with --kubectl PATH, or print the manifests with --dry-run and apply them elsewhere."
         )
-    return path
+    return str(Path(path).absolute())
+
+
+def place_of_kubectl() -> tuple[str | None, dict[str, str] | None]:
+    """Return the folder in which kubectl starts, and its environment: the root, where others could put files in the
+    working folder. None, None: those of this process.
+
+    The relative paths of KUBECONFIG begin in the working folder all the same.
+    """
+    typed = _open_folder(os.readlink("/proc/self/cwd"))
+    if not typed:
+        return None, None
+    environ = {**os.environ}
+    if paths := environ.get("KUBECONFIG"):
+        environ["KUBECONFIG"] = ":".join(path and os.path.join(typed, path) for path in paths.split(":"))
+    return "/", environ
+
+
+@cache
+def _open_folder(here: str) -> str:
+    """Return what ``open_folder`` does in the working folder ``here``. It is looked at once: its disk may answer
+    nothing later, and the run must go on."""
+    return open_folder()
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

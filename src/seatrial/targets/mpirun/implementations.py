@@ -43,11 +43,6 @@ class MpiLauncher:
     kind: Kind
     version: str
 
-    @property
-    def reads_working_folder(self) -> bool:
-        """Whether it takes options from a file of its working folder, whoever has put it there: ``mpiexec.conf``."""
-        return self.kind == "intel"
-
     def __str__(self) -> str:
         return f"{_NAMES[self.kind]} {self.version}"
 

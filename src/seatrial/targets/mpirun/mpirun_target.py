@@ -52,8 +52,9 @@ _SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "agent")
 _AGENT = "seatrial.agent.mpi_rank"
 _OF_ROOT = "/"
 """Where agents start on other hosts, and here where others could put files in the folder in which the user types: Open
-MPI 4 gives them an LD_LIBRARY_PATH with an empty entry, so that the loader takes what it needs from this folder. Intel
-MPI itself starts there, too. The agents enter the folder of the user themselves (``agent/mpi_rank.py``)."""
+MPI 4 gives them an LD_LIBRARY_PATH with an empty entry, so that the loader takes what it needs from this folder. mpirun
+itself starts there, too: that of Intel MPI takes options from a file in this folder. The agents enter the folder of the
+user themselves (``agent/mpi_rank.py``)."""
 _MOST_BYTES = 120 << 10
 """Linux takes 128 KiB in one word or variable, and Open MPI hands all words of a rank on in one (``OMPI_ARGV``)."""
 
@@ -250,7 +251,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
             argv=(*argv, *words),
             env={**own, **environ, **environ_of(mpi.launcher, {**os.environ, **own})},
             nodes=tuple(range(job.nodes)),
-            folder=_OF_ROOT if left and mpi.launcher.reads_working_folder else None,
+            folder=_OF_ROOT if left else None,
             files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},
             bundle_path=bundle_path,
             own_folders=own_folders_of(
