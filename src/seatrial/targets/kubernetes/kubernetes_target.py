@@ -87,7 +87,11 @@ def _resolve(target_request: TargetRequest) -> Placement:
     kubectl = None
     if not target_request.dry_run:
         kubectl = Kubectl(program=find_kubectl(options["kubectl"]), namespace=options["namespace"])
-        kubectl = kubectl.in_present_context()
+        try:
+            kubectl = kubectl.in_present_context()
+        except RequestError:
+            _resolve(replace(target_request, dry_run=True))  # what is mistyped is told first
+            raise
     nodes, absent = _nodes(options, kubectl)
     kind = KINDS[target_request.target]
     env = _script_variables(target_request, kind)
