@@ -74,27 +74,28 @@ def test_of_two_mounts_of_a_hierarchy_the_larger_counts(tmp_path: Path) -> None:
     assert found.memory_limit_bytes == 3
 
 
-def test_the_longest_throttling_of_our_group_or_above_counts(tmp_path: Path) -> None:
+def test_the_throttling_of_our_group_and_of_those_above(tmp_path: Path) -> None:
     v2 = {"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": "1 0 0:26 / /sys/fs/cgroup rw - cgroup2 c rw\n"}
     stat = "usage_usec {}\nnr_periods 4\nnr_throttled 3\nthrottled_usec {}\n"
     v2 |= {
         "sys/fs/cgroup/a/cpu.stat": stat.format(9_000_000, 2_500_000),
-        "sys/fs/cgroup/a/b/cpu.stat": stat.format(1_000_000, 1_000_000),
+        "sys/fs/cgroup/a/b/cpu.stat": stat.format(0, 0),
     }
-    assert throttling(plant(tmp_path / "v2", v2)) == Throttling(2.5, 9.0)
+    assert [*throttling(plant(tmp_path / "v2", v2)).values()] == [Throttling(0.0, 0.0), Throttling(2.5, 9.0)]
     v1 = {"proc/self/cgroup": "1:cpu:/a\n", "proc/self/mountinfo": "1 0 0:26 / /sys/fs/cgroup/cpu rw - cgroup c cpu\n"}
     v1 |= {"sys/fs/cgroup/cpu/a/cpu.stat": "nr_periods 4\nnr_throttled 3\nthrottled_time 1500000000\n"}
-    assert throttling(plant(tmp_path / "v1", v1)) == Throttling(1.5, None)
+    assert [*throttling(plant(tmp_path / "v1", v1)).values()] == [Throttling(1.5, None)]
     v1 |= {"sys/fs/cgroup/cpu/a/cpuacct.usage": "4000000000\n"}
-    assert throttling(plant(tmp_path / "v1 with cpuacct", v1)) == Throttling(1.5, 4.0)
+    assert [*throttling(plant(tmp_path / "v1 with cpuacct", v1)).values()] == [Throttling(1.5, 4.0)]
     mount = "2 0 0:27 / /sys/fs/cgroup/cpuacct rw - cgroup c cpuacct\n"
     for name, path, used_s in (("same", "/a", 7.0), ("another", "/", None)):
         apart = {file: text for file, text in v1.items() if not file.endswith("usage")}
         apart["proc/self/cgroup"] += f"2:cpuacct:{path}\n"
         apart["proc/self/mountinfo"] += mount
         apart["sys/fs/cgroup/cpuacct/a/cpuacct.usage"] = "7000000000\n"
-        assert throttling(plant(tmp_path / f"v1 with cpuacct of {name} group", apart)) == Throttling(1.5, used_s)
-    assert throttling(tmp_path / "nowhere") is None
+        found = throttling(plant(tmp_path / f"v1 with cpuacct of {name} group", apart))
+        assert [*found.values()] == [Throttling(1.5, used_s)]
+    assert throttling(tmp_path / "nowhere") == {}
 
 
 def test_this_process_is_in_some_group() -> None:

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from seatrial.probe import cgroup
+from seatrial.probe.cgroup import Throttling
 from seatrial.probe.contention import Contention, CpuTime, counters
 from seatrial.probe.gpu_gauges import REASONS
 
@@ -24,7 +26,9 @@ def test_what_this_process_used_and_its_cores_did_is_counted() -> None:
         pass
     with contention:
         changes = contention.so_far()
-    assert {"wall_s", "cpu_s", "waited_s", "busy_s", "steal_s", "major_faults"} <= changes.keys() <= counters().keys()
+    of_quotas = {"throttled_s", "below_quota_s"}
+    assert {"wall_s", "cpu_s", "waited_s", "busy_s", "steal_s", "major_faults"} <= changes.keys()
+    assert changes.keys() - of_quotas <= counters().keys()
     assert changes["cpu_s"] >= 0.05
     assert changes["wall_s"] > 0
     assert all(value >= 0 for value in changes.values())
@@ -55,11 +59,23 @@ def test_a_busy_thread_of_a_library_is_no_core_for_those_that_compute() -> None:
     assert share < 0.75
 
 
+@pytest.mark.parametrize("before_s", [0.0, 1.5])
+def test_a_group_counts_for_the_time_in_which_it_was_stopped(monkeypatch: pytest.MonkeyPatch, before_s: float) -> None:
+    """A group above may have been stopped for longer, long ago; and most groups are never stopped."""
+    above = Throttling(90.0, 500.0)
+    monkeypatch.setattr(cgroup, "throttling", lambda: {"own": Throttling(before_s, 2.0), "above": above})
+    contention, calm = Contention(None), Contention(None)
+    assert (calm.so_far()["throttled_s"], calm.so_far()["below_quota_s"]) == (0.0, 0.0)
+    monkeypatch.setattr(cgroup, "throttling", lambda: {"own": Throttling(before_s + 6.0, 6.0), "above": above})
+    changes = contention.so_far()
+    assert (changes["throttled_s"], changes["below_quota_s"]) == (6.0, 4.0)
+
+
 def test_a_counter_that_was_not_there_before_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seatrial.probe.contention.counters", lambda: {"wall_s": 0.0, "of another kernel": 1.0})
     contention = Contention(None)
     monkeypatch.setattr("seatrial.probe.contention.counters", counters)
-    assert contention.so_far().keys() == {"wall_s"}
+    assert contention.so_far().keys() - {"throttled_s", "below_quota_s"} == {"wall_s"}
 
 
 def read_to_the_end(*readings: dict[str, float]) -> dict[str, float]:

@@ -7,7 +7,7 @@ hidden, so their limits are unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -71,27 +71,32 @@ class Throttling:
     used_s: float | None
     """None: not known."""
 
+    def since(self, before: Throttling) -> Throttling:
+        """Return the difference."""
+        is_known = self.used_s is not None and before.used_s is not None
+        return Throttling(
+            self.stopped_s - before.stopped_s, (self.used_s or 0.0) - (before.used_s or 0.0) if is_known else None
+        )
 
-def throttling(root: Path = Path("/")) -> Throttling | None:
-    """Return that of our group, or of the group above it that was stopped most; None: not known."""
+
+def throttling(root: Path = Path("/")) -> dict[str, Throttling]:
+    """Return that of our group and of each group above it, by folder; without those of which it is not known."""
     paths, mounted = _paths(root), _mounts(root)
     folders = counting = _groups("cpu", paths, mounted, root)
     if "cpuacct" in paths and paths["cpuacct"] == paths.get("cpu"):  # version 1 may count in another hierarchy
         counting = _groups("cpuacct", paths, mounted, root)
-    groups = []
+    found = {}
     # Both from ours upward. A hierarchy whose mount shows less of the groups above counts for those that it shows.
     for folder, other in zip(folders, (*counting, *folders[len(counting) :]), strict=False):
         table = _table(folder / "cpu.stat")
         # Version 2 counts microseconds, version 1 nanoseconds.
-        stopped_s = _seconds(table, "throttled_usec", 1e6) or _seconds(table, "throttled_time", 1e9)
-        used = {"usage": _number(other / "cpuacct.usage")}
-        if stopped_s is not None:
-            groups.append(Throttling(stopped_s, _seconds(table, "usage_usec", 1e6) or _seconds(used, "usage", 1e9)))
-    return max(groups, key=lambda group: group.stopped_s, default=None)
-
-
-def _seconds(counts: Mapping[str, int | None], name: str, unit: float) -> float | None:
-    return None if (count := counts.get(name)) is None else count / unit
+        if "throttled_usec" in table:
+            used_us = table.get("usage_usec")
+            found[str(folder)] = Throttling(table["throttled_usec"] / 1e6, None if used_us is None else used_us / 1e6)
+        elif "throttled_time" in table:
+            used_ns = _number(other / "cpuacct.usage")
+            found[str(folder)] = Throttling(table["throttled_time"] / 1e9, None if used_ns is None else used_ns / 1e9)
+    return found
 
 
 def _paths(root: Path) -> dict[str, str]:

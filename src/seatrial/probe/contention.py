@@ -17,7 +17,7 @@ from types import TracebackType
 from seatrial.probe import cgroup, cpu
 from seatrial.probe.gpu_gauges import IDLE, REASONS, Gauges
 
-_MHZ, _BELOW_QUOTA = "mhz", "below_quota_s"
+_MHZ = "mhz"
 _FIRST_S = 0.1
 _END_S = 1.0
 _ASKED = "asked"
@@ -28,8 +28,6 @@ def counters() -> dict[str, float]:
 
     - ``cpu_s``: CPU time of all threads; ``waited_s``: time in which they were runnable and had no core.
     - ``busy_s``, ``steal_s``: time of the usable cores in any process, and taken by the hypervisor.
-    - ``throttled_s``: time stopped by the control group's CPU quota, summed over cores; ``below_quota_s``: CPU time of
-      all processes below that quota.
     - ``stalled_s``: time in which some task of the host waited for memory.
     - ``mhz``: the current clock of the usable cores.
     """
@@ -47,10 +45,6 @@ def counters() -> dict[str, float]:
             values[name] = sum(int(row[column]) for row in own_rows for column in columns) / os.sysconf("SC_CLK_TCK")
     with contextlib.suppress(OSError, ValueError, IndexError):
         values["stalled_s"] = int(Path("/proc/pressure/memory").read_text().split()[4][6:]) / 1e6
-    if (throttling := cgroup.throttling()) is not None:
-        values["throttled_s"] = throttling.stopped_s
-        if throttling.used_s is not None:
-            values[_BELOW_QUOTA] = throttling.used_s
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         files = [Path(f"/sys/devices/system/cpu/{core}/cpufreq/scaling_cur_freq") for core in cores]
         values[_MHZ] = sum(int(file.read_text()) for file in files) / len(files) / 1e3
@@ -89,7 +83,7 @@ class Contention:
 
     def __init__(self, gauges: Gauges | None) -> None:
         """Read the counters. ``gauges``: those of the GPU; None: there is no GPU, or it has no gauges."""
-        self._before, self._gauges = counters(), gauges
+        self._before, self._quotas, self._gauges = counters(), cgroup.throttling(), gauges
         self._clocks, self._reasons, self._maxima = Counter[float](), Counter[str](), dict[str, float]()
         self._lock, self._over, self._reader = threading.Lock(), threading.Event(), threading.Thread()
 
@@ -109,6 +103,9 @@ class Contention:
     def so_far(self) -> dict[str, float]:
         """Return the change of the host's ``counters`` since then, and of the GPU's gauges the samples so far.
 
+        ``throttled_s`` is the time, summed over cores, for which a CPU quota has stopped our control group, or the one
+        above it that was stopped most; ``below_quota_s`` is the CPU time of all processes below that quota.
+
         ``gpu_mhz`` is the median; each other gauge is the maximum. For each of ``gpu_gauges.REASONS``: the share of the
         samples in which it limited the clock.
         """
@@ -118,8 +115,12 @@ class Contention:
             for name, then in self._before.items()
             if name in now
         }
-        if changes.get(_BELOW_QUOTA, 0.0) < 0:  # now another group was stopped most
-            del changes[_BELOW_QUOTA]
+        quotas = [now.since(self._quotas[group]) for group, now in cgroup.throttling().items() if group in self._quotas]
+        if quotas:
+            most = max(quotas, key=lambda quota: quota.stopped_s)
+            changes["throttled_s"] = round(most.stopped_s, 4)
+            if most.used_s is not None:
+                changes["below_quota_s"] = round(most.used_s, 4)
         with self._lock:
             if count := self._clocks.total():
                 changes |= {"gpu_mhz": sorted(self._clocks.elements())[count // 2], **self._maxima}

@@ -20,7 +20,7 @@ from seatrial.util.text import as_name, quoted
 _NOBODY = Culprit(kind="none", name="nobody could be named")
 _UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDIR")
 """Errors that only show that this folder is full or closed to the user: no fault if the user did not name it."""
-_OF_THE_FOLDER = (*_UNSUITABLE, "ESTALE")
+_OF_THE_FOLDER = (*_UNSUITABLE, "ESTALE", "ELOOP")
 """Errors that other users of a shared folder can cause, of any of its nodes at one moment."""
 _FULL = ("ENOSPC", "EDQUOT")
 """Errors of a full disk, which any of its users can fill. Others of a rank's first file are matters of its node."""
