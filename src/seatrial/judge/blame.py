@@ -497,14 +497,21 @@ def _named(
             "fail",
             view.check,
             f"{view.trial.label(rank)} {describe(entry)}",
-            rank_culprit(view.trial, rank)
-            if waits_for_device(entry.detail)
-            else process_culprit(view.trial, view.generation, rank),
+            _culprit_of(view, entry, rank),
             evidence=(*view.evidence(rank), *waiting),
             action=advise(entry),
         )
         for rank, entry in ranked
     ]
+
+
+def _culprit_of(view: StepView, entry: TroubleRecord, rank: int) -> Culprit:
+    if not waits_for_device(entry.detail):
+        return process_culprit(view.trial, view.generation, rank)
+    if view.check == "storage" or entry.phase.endswith("/import torch"):
+        # Whoever else uses a disk or its server can keep it from answering.
+        return Culprit(kind="none", name=f"a file system that {view.trial.label(rank)} waits for")
+    return rank_culprit(view.trial, rank)
 
 
 def _absent_words(view: StepView, entry: TroubleRecord) -> str:

@@ -17,7 +17,7 @@ from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import WRONG_BYTES, room_rule
 from seatrial.checks.storage.sharing import judge_sharing
 from seatrial.checks.storage.speeds import compared_rates, judge_fleet_speeds, judge_user_limits
-from seatrial.checks.storage.views import sharing_nodes
+from seatrial.checks.storage.views import Sharing, shared_culprit, sharing_nodes
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact
@@ -36,7 +36,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     sharing = sharing_nodes(evidence, params)
     parts = [
         Ruling(absent=(*damaged, *_absent(evidence, params))),
-        _judge_bytes(evidence),
+        _judge_bytes(evidence, sharing),
         Ruling(findings=tuple(folder_remarks(evidence))),
         judge_refused(evidence, sharing),
         judge_room(evidence, params, sharing),
@@ -97,11 +97,13 @@ def _unfinished_parts(evidence: Evidence) -> Iterator[str]:
         yield f"storage: {as_name(part)} ended after {done} of rank {facts[0].rank}{more}"
 
 
-def _judge_bytes(evidence: Evidence) -> Ruling:
+def _judge_bytes(evidence: Evidence, sharing: Sharing) -> Ruling:
+    """Fail wrong bytes. In a folder that other hosts share, each of them could have written these."""
     judged = tuple(
         WRONG_BYTES.judge(measurement) for measurement in evidence.measurements if measurement.name == "wrong_bytes"
     )
-    folders = {fact.rank: as_name(fact.value["path"]) for fact in evidence.facts if fact.name == "folder"}
+    paths = {fact.rank: fact.value["path"] for fact in evidence.facts if fact.name == "folder"}
+    folders = {rank: as_name(path) for rank, path in paths.items()}
     wrong: dict[int, Any] = {}
     for entry in judged:
         if not entry.passed and entry.measurement.rank is not None:
@@ -114,7 +116,9 @@ def _judge_bytes(evidence: Evidence) -> Ruling:
             severity="fail",
             check="storage",
             what=f"a file of rank {rank} in {folders.get(rank, 'its folder')} differs from what the rank wrote",
-            culprit=node_culprit(evidence, (evidence.ranks[rank].node,)),
+            culprit=shared_culprit(sharing, paths.get(rank, ""), (rank,))
+            if rank in sharing
+            else node_culprit(evidence, (evidence.ranks[rank].node,)),
             measured=f"{value['count']} wrong bytes"
             + ("" if value["first_offset"] is None else f", the first at offset {value['first_offset']}"),
             limit=WRONG_BYTES.limit(),

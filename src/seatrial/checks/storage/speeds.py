@@ -53,13 +53,13 @@ def _by_node(evidence: Evidence, entries: Iterable[Judged]) -> Iterator[Judged]:
 def judge_user_limits(evidence: Evidence, params: Params, sharing: Sharing) -> Ruling:
     """Compare what each node reached, with all ranks of all nodes at work, with the user's limits.
 
-    Where all nodes that share a folder miss one, none of them is at fault, but its server, or who else uses that.
+    Of nodes that share a folder none is at fault for missing one: its server may be slow, or who else uses that, also a
+    node that says that it is fast.
     """
     findings, judged, absent = list[Finding](), list[Judged](), list[str]()
     for rule in user_rules(params):
         if rule.value is None:
             continue
-        slow: list[tuple[Measurement, Limit]] = []
         for measurement in _node_measurements(evidence, rule.measurement, _VARIANTS[rule.measurement]):
             entry, node = rule.judge(replace(measurement, rank=None)), measurement.node or ""
             if entry.passed and measurement.variant == "warm" and not _is_in_memory(evidence, node):
@@ -67,10 +67,7 @@ def judge_user_limits(evidence: Evidence, params: Params, sharing: Sharing) -> R
                 continue
             judged.append(entry)
             if not entry.passed:
-                slow.append((measurement, entry.limit))
-        slow_nodes = {measurement.node for measurement, _ in slow}
-        together = {rank: nodes for rank, nodes in sharing.items() if nodes <= slow_nodes}
-        findings += [_too_slow(evidence, measurement, limit, together) for measurement, limit in slow]
+                findings.append(_too_slow(evidence, measurement, entry.limit, sharing))
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent))
 
 
@@ -79,8 +76,8 @@ def _node_measurements(evidence: Evidence, name: str, variants: Iterable[str]) -
         yield from _slowest_appends(evidence, variant) if name == "fsync_ms" else _node_rates(evidence, name, variant)
 
 
-def _too_slow(evidence: Evidence, measurement: Measurement, limit: Limit, together: Sharing) -> Finding:
-    """Return the finding for a node. ``together``: the ranks whose folder only nodes share that are too slow."""
+def _too_slow(evidence: Evidence, measurement: Measurement, limit: Limit, sharing: Sharing) -> Finding:
+    """Return the finding for a node."""
     ranks = (measurement.rank,)
     path = next((fact.value["path"] for fact in evidence.facts if fact.name == "folder" and fact.rank in ranks), "")
     what = {"write_gbps": "writes too slowly", "read_gbps": "reads too slowly", "fsync_ms": "is too slow in fsync"}
@@ -88,8 +85,8 @@ def _too_slow(evidence: Evidence, measurement: Measurement, limit: Limit, togeth
         severity="fail",
         check="storage",
         what=f"node {measurement.node} {what[measurement.name]}, with all its ranks at work",
-        culprit=shared_culprit(together, path, ranks)
-        if measurement.rank in together
+        culprit=shared_culprit(sharing, path, ranks)
+        if measurement.rank in sharing
         else node_culprit(evidence, (measurement.node or "",)),
         measured=f"{measurement.value:.3g} {measurement.unit}",
         limit=limit,
