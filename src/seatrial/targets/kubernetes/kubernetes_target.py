@@ -90,7 +90,7 @@ def _resolve(target_request: TargetRequest) -> Placement:
         try:
             kubectl = kubectl.in_present_context()
         except RequestError:
-            _resolve(replace(target_request, dry_run=True))  # what is mistyped is told first
+            _resolve(replace(target_request, dry_run=True))  # a mistyped option is the first error
             raise
     nodes, absent = _nodes(options, kubectl)
     kind = KINDS[target_request.target]
