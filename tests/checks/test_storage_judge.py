@@ -419,6 +419,9 @@ def test_a_disk_that_takes_no_token_at_all_may_be_shared(shared: Any, culprit: A
     value: Any = {"named": True, "folders": [["/ckpt", "ENOSPC", "No space left on device"]]}
     empty = replace(fleet([[1.0]] * 2), measurements=(), facts=tuple(fact("refused", rank, value) for rank in (0, 1)))
     assert failed(CHECK.judge(empty, replace(NAMED, shared=shared))) == [culprit]
+    seen = fact("sees", 2, [[2, 2]], "view")
+    one_sees = replace(fleet([[1.0]] * 3), measurements=(), facts=(*empty.facts, seen))
+    assert failed(CHECK.judge(one_sees, replace(NAMED, shared=shared))) == [culprit], "one may hide its token from them"
     value["folders"][0][1] = "ENOENT"
     assert failed(CHECK.judge(empty, replace(NAMED, shared=shared))) == [("node", ("n0", "n1"))], "nobody made it"
 

@@ -84,7 +84,7 @@ def test_words_of_aws_are_shown_in_one_line(tmp_path: Path) -> None:
     assert last.startswith("connect.sh: aws cannot read the console of a machine: ")
 
 
-_CUT = f"echo '-----BEGIN SSH HOST KEY KEYS-----'; echo '{_KEY[:40]}[ 12.3] eth0: link up'"
+_CUT = f"echo '-----BEGIN SSH HOST KEY KEYS-----'; echo '{_KEY[:50]}[ 12.3] eth0: link up'"
 
 
 @pytest.mark.parametrize("words", ["403  -----BEGIN SSH HOST KEY KEYS----- ", "-----BEGIN SSH HOST KEY KEYS-----\n"])
@@ -97,6 +97,13 @@ def test_a_console_with_two_host_keys_is_not_trusted(tmp_path: Path, words: str,
     for same in (_CONSOLE, _CUT):
         twice = typed(tmp_path, "", aws=f"{same}; {_CONSOLE}")
         assert "waiting until it is prepared" in twice.stderr.decode()
+
+
+def test_the_beginning_that_all_keys_have_is_of_no_key(tmp_path: Path) -> None:
+    short = f"echo '-----BEGIN SSH HOST KEY KEYS-----'; echo '{_KEY[:37]}[ 12.3] eth0: link up'"
+    ended = typed(tmp_path, "", aws=f"{short}; {_CONSOLE}")
+    assert ended.returncode == 1
+    assert "waiting until it is prepared" not in ended.stderr.decode()
 
 
 def test_a_machine_prepares_itself_away_from_its_console() -> None:

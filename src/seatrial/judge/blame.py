@@ -508,7 +508,7 @@ def _named(
 def _culprit_of(view: StepView, entry: TroubleRecord, rank: int) -> Culprit:
     if not waits_for_device(entry.detail):
         return process_culprit(view.trial, view.generation, rank)
-    if view.check == "storage" or entry.phase.endswith("/import torch"):
+    if view.check == "storage" or entry.phase.endswith(("/import torch", "/read data")):
         # Other users of a disk or its server can keep it from answering.
         return Culprit(kind="none", name=f"a file system that {view.trial.label(rank)} waits for")
     return rank_culprit(view.trial, rank)

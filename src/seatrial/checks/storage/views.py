@@ -42,9 +42,8 @@ def within(ranks: Sequence[int], ranges: Iterable[tuple[int, int]]) -> View:
 def sharing_nodes(evidence: Evidence, params: Params) -> Sharing:
     """Return the nodes that share the folder of each rank, as far as their tokens tell.
 
-    A rank that could not look shares its folder with another host that saw its token. A token that somebody moved may
-    have been anywhere: also where a rank could not look. Where no rank could look, all may share one folder, unless the
-    user says that they do not.
+    A token that somebody moved may have been anywhere. A rank that could not look, as in a folder that was full, may
+    share one with all others, unless the user says that they do not.
     """
     everyone, hosts = sorted(evidence.ranks), evidence.hosts()
     found: dict[int, Ranges] = {}
@@ -54,13 +53,8 @@ def sharing_nodes(evidence: Evidence, params: Params) -> Sharing:
     lost = frozenset(evidence.ranks.keys() & {fact.rank for fact in evidence.facts if fact.name == "token_lost"})
     view_of = {ranges: within(everyone, ranges) | lost for ranges in set(found.values())}
     views = {rank: view_of[ranges] for rank, ranges in found.items()}
-    seen = frozenset[int]().union(*view_of.values())
-    for rank in evidence.ranks.keys() - found.keys():
-        if not found and params.shared != "no":
-            views[rank] = frozenset(everyone)
-        elif rank in seen or lost:
-            others = (other for other in found if hosts[other] != hosts[rank] and rank in view_of[found[other]])
-            views[rank] = next((view_of[found[other]] for other in others), lost)
+    if params.shared != "no":
+        views |= dict.fromkeys(evidence.ranks.keys() - found.keys(), frozenset(everyone))
     nodes_of = {view: frozenset(evidence.ranks[rank].node for rank in view) for view in set(views.values())}
     return {
         rank: nodes_of[view] | {evidence.ranks[rank].node}

@@ -90,7 +90,8 @@ def _resolve(target_request: TargetRequest) -> Placement:
         try:
             kubectl = kubectl.in_present_context()
         except RequestError:
-            _resolve(replace(target_request, dry_run=True))  # a mistyped option is the first error
+            if options["all_nodes"] is None:  # which only the cluster knows
+                _resolve(replace(target_request, dry_run=True))  # a mistyped option is the first error
             raise
     nodes, absent = _nodes(options, kubectl)
     kind = KINDS[target_request.target]
