@@ -165,6 +165,32 @@ def test_no_call_starts_where_others_can_put_files(
     assert config == ("mine:/etc/its::../b c" if at != "/" else f"{typed}/mine:/etc/its::{typed}/../b c")
 
 
+@pytest.mark.parametrize("name", ["exp-15:02", "removed"])
+def test_a_config_of_another_folder_is_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbor can make ``exp-15``, which would be an entry, and the name that Linux gives a removed folder."""
+    (folder := tmp_path / "bin").mkdir()
+    kubectl = Kubectl(program=scripted(folder, ("*", 'echo "$KUBECONFIG"')), namespace=None)
+    (typed := tmp_path / name).mkdir()
+    typed.chmod(0o775)
+    monkeypatch.chdir(typed)
+    if name == "removed":
+        typed.rmdir()
+    for relative in ("mine", "/etc/its:mine"):
+        monkeypatch.setenv("KUBECONFIG", relative)
+        with pytest.raises(RequestError, match=f"KUBECONFIG={relative}: .*{name}.* absolute paths"):
+            kubectl.call("get")
+    for whole in ("/etc/its::/etc/mine", ""):
+        monkeypatch.setenv("KUBECONFIG", whole)
+        assert kubectl.call("get").out == f"{whole}\n"
+
+
+def test_a_closed_folder_may_have_a_colon_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (typed := tmp_path / "exp-15:02").mkdir()
+    monkeypatch.chdir(typed)
+    monkeypatch.setenv("KUBECONFIG", "mine")
+    assert Kubectl(program=scripted(typed, ("*", 'echo "$KUBECONFIG"')), namespace=None).call("get").out == "mine\n"
+
+
 def test_input_and_output_may_be_large(tmp_path: Path) -> None:
     kubectl = Kubectl(program=scripted(tmp_path, ("*", "cat")), namespace=None)
     content = b'{"a": "' + b"x" * 1_000_000 + b'"}'

@@ -309,6 +309,14 @@ def test_a_missing_mpirun_is_refused(tmp_path: Path) -> None:
         MPIRUN.resolve(request(tmp_path / "mpirun"))
 
 
+@pytest.mark.parametrize("version", [_INTEL, _OPEN], ids=["intel", "openmpi"])
+def test_an_mpirun_whose_folder_would_be_two_entries_of_path_is_refused(version: str, tmp_path: Path) -> None:
+    """Another user can make the first one, ``exp-15``, and put a program there."""
+    (folder := tmp_path / "exp-15:02").mkdir()
+    with pytest.raises(RequestError, match=r"exp-15:02/mpirun: .* give the path of an mpirun elsewhere"):
+        MPIRUN.resolve(request(_stub(folder, version), hosts="a:2"))
+
+
 # The rank of an agent
 
 

@@ -38,6 +38,8 @@ _ACCOUNT_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """Where a pod finds the API server, and its account: client-go looks there, too."""
 _NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP)
 """Why a path cannot be started, whatever the state of this machine."""
+_REMOVED = " (deleted)"
+"""What Linux adds to the path of a folder that was removed (proc_pid_cwd(5)). Anybody may make one of that name."""
 _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
 """A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
@@ -315,14 +317,22 @@ def place_of_kubectl() -> tuple[str | None, dict[str, str] | None]:
     """Return the folder in which kubectl starts, and its environment: the root, where others could put files in the
     working folder. None, None: those of this process.
 
-    The relative paths of KUBECONFIG begin in the working folder all the same.
+    The relative paths of KUBECONFIG begin in the working folder all the same. Raises RequestError where its name would
+    be another one there.
     """
     typed = _open_folder(os.readlink("/proc/self/cwd"))
     if not typed:
         return None, None
     environ = {**os.environ}
-    if paths := environ.get("KUBECONFIG"):
-        environ["KUBECONFIG"] = ":".join(path and os.path.join(typed, path) for path in paths.split(":"))
+    entries = environ.get("KUBECONFIG", "").split(":")
+    if any(entry and not os.path.isabs(entry) for entry in entries):
+        if ":" in typed or typed.endswith(_REMOVED):
+            raise RequestError(
+                f"KUBECONFIG={environ['KUBECONFIG']}: it has a path that begins in {typed}, and this folder was removed"
+                " or has a colon in its name, so that kubectl would look elsewhere, where others may have put a file;"
+                " give absolute paths, or start seatrial in another folder."
+            )
+        environ["KUBECONFIG"] = ":".join(entry and os.path.join(typed, entry) for entry in entries)
     return "/", environ
 
 

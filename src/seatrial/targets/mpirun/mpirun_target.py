@@ -166,6 +166,12 @@ def _find_mpirun(name: str) -> MpiLauncher:
         )
     # mpirun expects its helpers in the same folder on the other hosts.
     path = str(Path(path).absolute())
+    if os.pathsep in os.path.dirname(path):
+        # Others may make the folder that the first part of its name leads to.
+        raise RequestError(
+            f"{path}: the name of its folder has a {os.pathsep!r}, which would make several entries of it in PATH; give"
+            " the path of an mpirun elsewhere with --mpirun."
+        )
     try:
         done = subprocess.run(
             [path, "--version"],
