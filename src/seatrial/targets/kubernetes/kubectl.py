@@ -39,7 +39,7 @@ _ACCOUNT_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 _NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP)
 """Why a path cannot be started, whatever the state of this machine."""
 _REMOVED = " (deleted)"
-"""What Linux adds to the path of a folder that was removed (proc_pid_cwd(5)). Anybody may make one of that name."""
+"""The words that Linux adds to the path of a removed folder (proc_pid_cwd(5)). Anybody may make one of that name."""
 _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
 """A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
