@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +18,34 @@ from seatrial.probe import tcp
 _BYTES = 1 << 20
 _LARGEST = 65_536
 """No segment is larger."""
+_CALLED_BY_NOBODY = """
+import socket, struct, subprocess, sys
+from pathlib import Path
+from seatrial.probe import tcp
+
+for words in (
+    "link add near type veth peer name far",
+    "link set far up",
+    "link set near arp off up",
+    "link set lo up",
+    "addr add 10.9.9.1 dev near",
+    "route add default dev near",
+):
+    subprocess.run(["ip", *words.split()], check=True)
+Path("/proc/sys/net/ipv4/tcp_syncookies").write_text(sys.argv[1])
+Path("/proc/sys/net/ipv4/tcp_max_syn_backlog").write_text("4")
+server = socket.create_server(("10.9.9.1", 0), backlog=100)
+before = tcp.drops(server)
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+for number in range(1, 21):
+    sender, receiver = socket.inet_aton(f"198.18.0.{number}"), socket.inet_aton("10.9.9.1")
+    call = struct.pack("!HHIIBBHHH", 5000, server.getsockname()[1], 0, 0, 5 << 4, 2, 64240, 0, 0)
+    rest = sum(struct.unpack("!16H", sender + receiver + struct.pack("!HH", 6, len(call)) + call)) % 65535
+    call = call[:16] + struct.pack("!H", 65535 - rest) + call[18:]
+    raw.sendto(struct.pack("!BBHHHBBH4s4s", 0x45, 0, 40, 0, 0, 64, 6, 0, sender, receiver) + call, ("10.9.9.1", 0))
+print(tcp.drops(server).has_grown(before))
+"""
+"""Twenty calls with false senders to a listener in a network without an exit."""
 
 
 @contextmanager
@@ -67,3 +97,12 @@ def test_repeated_answers_to_a_call_are_no_repeated_segments() -> None:
     """A stranger repeats its call before it takes the answer: then nothing has been sent that could be lost."""
     none, called = tcp.Sockets(frozenset(), {1: (50, 2)}), {1: (150, 5), 2: (0, 2), 3: (1, 40)}
     assert tcp.segments_between(none, tcp.Sockets(frozenset(), called)) == (101, 4)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("cookies", "is_crowded"), [("0", True), ("1", False)])
+def test_a_flood_of_false_calls_is_known_without_cookies(cookies: str, is_crowded: bool) -> None:
+    """With SYN cookies the kernel drops none of them."""
+    program = ["unshare", "--net", sys.executable, "-c", _CALLED_BY_NOBODY, cookies]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{is_crowded}\n"

@@ -15,6 +15,10 @@ _MEMINFO, _DROPS = 55, 8
 """SO_MEMINFO of asm-generic/socket.h, and the number of SK_MEMINFO_DROPS in linux/sock_diag.h. Since kernel 4.12."""
 _TOO_MANY = ("ListenOverflows", "TCPReqQFullDrop")
 """Counters of calls for which a queue was full. ListenDrops, beside them, has those without a route back, too."""
+_ALL_DROPPED = "ListenDrops"
+_SYN_COOKIES = "/proc/sys/net/ipv4/tcp_syncookies"
+"""Without SYN cookies the kernel drops calls once three quarters of tcp_max_syn_backlog wait for their answer, and only
+ListenDrops counts those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ class Drops:
     """Packets at one listening socket, whatever the reason: a call that is repeated, since its answer was lost, counts
     too."""
     in_network: int
-    """Calls at all listening sockets of this network namespace, since too many waited to be accepted."""
+    """Calls at all listening sockets of this network namespace, since too many waited. Without SYN cookies also those
+    that were dropped for another reason: a node whose answers are lost may then seem crowded, and nobody is named."""
 
     def has_grown(self, since: Drops) -> bool:
         """Return whether calls were dropped at this listener, since too many waited."""
@@ -88,8 +93,16 @@ def drops(listener: socket.socket) -> Drops:
         counters = listener.getsockopt(socket.SOL_SOCKET, _MEMINFO, 64)
         if len(counters) >= 4 * (_DROPS + 1):
             at_listener = int(struct.unpack_from("I", counters, 4 * _DROPS)[0])
+    counted = _TOO_MANY if _sends_cookies() else (_ALL_DROPPED,)
     # Two lines of each group: the names, then the numbers.
     with contextlib.suppress(OSError, ValueError), open("/proc/self/net/netstat", encoding="ascii") as file:
         names, numbers = ([*line.split()] for line in file if line.startswith("TcpExt:"))
-        in_network = sum(int(numbers[names.index(name)]) for name in _TOO_MANY if name in names)
+        in_network = sum(int(numbers[names.index(name)]) for name in counted if name in names)
     return Drops(at_listener, in_network)
+
+
+def _sends_cookies() -> bool:
+    """Return whether the kernel answers calls that it cannot keep by SYN cookies; no where that is not known."""
+    with contextlib.suppress(OSError), open(_SYN_COOKIES, encoding="ascii") as file:
+        return file.read().strip() in ("1", "2")
+    return False
