@@ -298,6 +298,7 @@ def training() -> Rulings:
 
     bits, odd = ("bits", "bits"), ("odd", "odd")
     healthy = trained()
+    cut = {0: {"fault": "", "digest": "aa" * 32}, 2: {"fault": "it ends early.", "digest": ""}}
     cases: dict[str, Evidence] = {
         "healthy": healthy,
         "twice": trained(runs=2),
@@ -326,8 +327,17 @@ def training() -> Rulings:
         "nobody finished": replace(healthy, asked=()),
         "data cut on one node": _facts(
             healthy,
-            Fact(check="training", name="data", value={"fault": "", "digest": "aa" * 32}, rank=0),
-            Fact(check="training", name="data", value={"fault": "it ends early.", "digest": ""}, rank=2),
+            *(
+                Fact(check="training", name="data", value={**said, "disks": [f"boot-{rank} 8:1"]}, rank=rank)
+                for rank, said in cut.items()
+            ),
+        ),
+        "data cut in a folder that nodes may share": _facts(
+            healthy,
+            *(
+                Fact(check="training", name="data", value={**said, "disks": []}, rank=rank)
+                for rank, said in cut.items()
+            ),
         ),
         "data on no node": _facts(
             healthy,

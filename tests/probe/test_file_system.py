@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.probe.file_system import file_system
+from seatrial import start
+from seatrial.probe.file_system import file_system, own_disks
+from seatrial.probe.mounts import mounts
 
 TABLE = """\
 20 1 8:1 / / rw - ext4 /dev/sda1 rw
@@ -63,3 +65,52 @@ def test_without_a_mount_table_the_kind_is_not_known(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         file_system(str(tmp_path / "nowhere"))
+
+
+@pytest.fixture
+def machine(table: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with the table above, on which the folder ``data`` and what is in it count as mounts."""
+    numbers = {"data": "30", "inner room": "33", "data-other": "32"}
+
+    def mount_of(fd: int) -> str:
+        names = Path(os.readlink(f"/proc/self/fd/{fd}")).parts
+        return next((number for name, number in reversed(numbers.items()) if name in names), "20")
+
+    monkeypatch.setattr("seatrial.probe.file_system.mount_of", mount_of)
+    (table / "sys/kernel/random").mkdir(parents=True)
+    (table / "sys/kernel/random/boot_id").write_text("0123\n")
+    return table.parent
+
+
+@pytest.mark.parametrize(
+    ("names", "disks"),
+    [
+        (["data-other/x"], ["0123 0:42", "0123 8:1"]),
+        (["none", "deep/none"], ["0123 8:1"]),
+        (["data/deep"], []),
+        (["data/inner room/x"], []),  # the server of the folder above says what is below this name
+        (["none", "data/none"], []),
+        (["data-other/to-data/deep"], []),
+        (["data-other/to-data/to-other"], []),
+        (["data-other/loop"], []),
+    ],
+)
+def test_a_disk_of_this_machine_is_known_by_the_ways_to_it(machine: Path, names: list[str], disks: list[str]) -> None:
+    """Who can write to a shared folder can put a link to a folder of the machine there."""
+    (machine / "data-other/to-data").symlink_to("../data")
+    (machine / "data-other/loop").symlink_to("loop")
+    (machine / "data/to-other").symlink_to("../data-other")
+    assert own_disks([machine / name for name in names], machine) == disks
+
+
+def test_without_a_boot_or_a_mount_table_no_disk_is_known(machine: Path) -> None:
+    for path in ("sys/kernel/random/boot_id", "self/mountinfo"):
+        assert own_disks([machine], machine)
+        (machine / "proc" / path).rename(machine / "kept")
+        assert own_disks([machine], machine) == []
+        (machine / "kept").rename(machine / "proc" / path)
+
+
+def test_the_real_table_has_the_number_of_a_mount(tmp_path: Path) -> None:
+    with start.reached("", str(tmp_path)) as fd:
+        assert start.mount_of(fd) in {mount.number for mount in mounts()}

@@ -355,6 +355,22 @@ def test_cifar_is_found_in_every_layout(tmp_path: Path, layout: str) -> None:
     assert len(workload.load().train_labels) == 10
 
 
+@pytest.mark.parametrize("there", ["", ".gz", ".bin"])
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_file_that_is_looked_for_is_known(
+    tmp_path: Path, name: str, there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def exists(path: Path, folder: Path) -> bool:
+        asked.append(path)
+        return path.suffix == there
+
+    monkeypatch.setattr(dataset_files, "has_entry", exists)
+    dataset_files.find(name, tmp_path)
+    assert set(asked) <= set(dataset_files.candidates(name, tmp_path))
+
+
 def test_what_is_not_there_is_one_sentence_with_the_ways_out(tmp_path: Path) -> None:
     for name in DATASETS:
         with pytest.raises(RequestError) as caught:

@@ -1,12 +1,18 @@
-"""The kind of file system that a folder is on, and its free space."""
+"""The kind of file system that a folder is on, its free space, and whether other machines may have it, too."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.probe.host import boot_id
 from seatrial.probe.mounts import mounts
+from seatrial.start import mount_of, way_to
+
+_OF_ONE_MACHINE = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "rootfs", "tmpfs", "xfs", "zfs"}
+"""File systems that no two machines have at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +44,29 @@ def file_system(folder: str, proc_root: Path = Path("/proc")) -> FileSystem:
         free_bytes=status.f_bavail * status.f_frsize,
         free_inodes=status.f_favail if status.f_files else None,
     )
+
+
+def own_disks(paths: Iterable[Path], root: Path = Path("/")) -> list[str]:
+    """Return the file systems on the ways to paths, each with the boot of this machine; empty where another machine may
+    have one of them, too.
+
+    The ways lead from ``/`` on, links included, and end where a name is missing. No file system is asked that another
+    machine or another user may keep waiting.
+    """
+    boot, table = boot_id(root), {mount.number: mount for mount in mounts(root / "proc")}
+    devices: set[str] = set()
+    for path in paths if boot else ():
+        try:
+            for _, fd, _, _ in way_to(os.path.abspath(path)):
+                mount = table.get(mount_of(fd))
+                if mount is None or mount.kind not in _OF_ONE_MACHINE:
+                    return []
+                devices.add(mount.device)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        except OSError:
+            return []
+    return [f"{boot} {device}" for device in sorted(devices)]
 
 
 def _mount(path: str, proc_root: Path) -> tuple[str, str]:

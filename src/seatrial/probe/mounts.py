@@ -11,6 +11,10 @@ from pathlib import Path
 class Mount:
     """One line of the mount table."""
 
+    number: str
+    """Its number, which ``start.mount_of`` returns for an open file on it."""
+    device: str
+    """The device number of the file system, ``MAJOR:MINOR``: the same for all of its mounts on this machine."""
     root: str
     """The directory of the file system that is visible at ``point``."""
     point: str
@@ -33,7 +37,10 @@ def mounts(proc: Path = Path("/proc")) -> list[Mount]:
         fields, kind = before.split(" "), after.split(" ")
         if len(fields) >= 5 and kind[0]:
             options = tuple(kind[2].split(",")) if len(kind) > 2 else ()
-            table.append(Mount(root=_plain(fields[3]), point=_plain(fields[4]), kind=kind[0], options=options))
+            root, point = _plain(fields[3]), _plain(fields[4])
+            table.append(
+                Mount(number=fields[0], device=fields[2], root=root, point=point, kind=kind[0], options=options)
+            )
     return table
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from seatrial.checks.training.params import Params, data_dir
 from seatrial.errors import RequestError
+from seatrial.probe.file_system import own_disks
 from seatrial.rank.context import Context
+from seatrial.training.data import dataset_files
 
 _DIGEST_BITS = 62
 """The part of a digest that ranks compare: it and its negative fit into 64 bits."""
@@ -33,7 +37,9 @@ def data_is_ready(context: Context, params: Params) -> bool:
     except RequestError as error:
         fault = str(error)
     if fault or digest:
-        context.fact("data", {"fault": fault, "digest": digest})
+        folder = data_dir(params) or dataset_files.default_folder(os.environ)
+        disks = own_disks(dataset_files.candidates(params.workload, folder))
+        context.fact("data", {"fault": fault, "digest": digest, "disks": disks})
     failed = int(bool(fault))
     # The least and the largest of all digests, by one maximum; a rank without a digest changes neither.
     number = int(digest[:16], 16) >> (64 - _DIGEST_BITS) if digest else None

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Ruling
+from seatrial.evidence.measurement import Fact
 from seatrial.evidence.statistics import minority
 from seatrial.util.text import as_name, quoted
 
 _SHOWN = 8
+_OPEN = ", not separable"
 _SHARED = "or name a folder that all nodes share with --data"
 _COPY = f"copy or fetch the data set again there (seatrial data fetch), {_SHARED}"
 _FETCH = f"fetch the data set on each node (seatrial data fetch), {_SHARED}"
 
 
 def judge_data(evidence: Evidence) -> Ruling:
-    """Fail the nodes without readable data, and those whose data differ; without a majority, all of them."""
+    """Fail the nodes without readable data, and those whose data differ; without a majority, all of them.
+
+    Where nodes may share a file system, any user of it may have changed the files between one node's look and the next
+    one's: no node is the culprit then.
+    """
     facts = [fact for fact in evidence.facts if fact.name == "data" and fact.rank in evidence.ranks]
     faults, digests = dict[int, str](), dict[int, str]()
     for fact in facts:
@@ -28,7 +34,7 @@ def judge_data(evidence: Evidence) -> Ruling:
         elif fact.value["digest"]:
             digests[node_rank] = fact.value["digest"]
     if faults:
-        return Ruling(findings=(_unreadable(evidence, faults, digests),))
+        return Ruling(findings=(_of_shared(evidence, facts, _unreadable(evidence, faults, digests)),))
     if len(set(digests.values())) < 2:
         return Ruling()
     hosts = evidence.hosts()
@@ -37,11 +43,11 @@ def judge_data(evidence: Evidence) -> Ruling:
     lines = tuple(f"{_names(evidence, [node])}: {as_name(digest[:16])}" for node, digest in sorted(digests.items()))
     if vote.odd:
         what = f"{_names(evidence, vote.odd)} has other training data than {len(digests) - len(vote.odd)} other nodes"
-        return Ruling(findings=(_finding(evidence, what, vote.odd, lines),))
+        return Ruling(findings=(_of_shared(evidence, facts, _finding(evidence, what, vote.odd, lines)),))
     what = "the nodes have different training data, and no content has a majority"
     finding = _finding(evidence, what, digests, lines)
-    culprit = replace(finding.culprit, kind="none", name=f"some of {finding.culprit.name}, not separable")
-    return Ruling(findings=(replace(finding, culprit=culprit),))
+    culprit = replace(finding.culprit, kind="none", name=f"some of {finding.culprit.name}{_OPEN}")
+    return Ruling(findings=(_of_shared(evidence, facts, replace(finding, culprit=culprit)),))
 
 
 def _unreadable(evidence: Evidence, faults: Mapping[int, str], digests: Mapping[int, str]) -> Finding:
@@ -76,9 +82,30 @@ def _unreadable(evidence: Evidence, faults: Mapping[int, str], digests: Mapping[
     )
 
 
+def _of_shared(evidence: Evidence, facts: Sequence[Fact], finding: Finding) -> Finding:
+    """Return a finding that names nobody where the files of some of its nodes may be those of others."""
+    hosts = evidence.hosts()
+    having: dict[str, set[tuple[str, str]]] = {}
+    may_share = False
+    for fact in facts:
+        assert fact.rank is not None  # as ``judge_data`` asked
+        disks = fact.value.get("disks", [])
+        may_share |= not disks
+        for disk in disks:
+            having.setdefault(disk, set()).add((hosts[fact.rank], evidence.ranks[fact.rank].node))
+    if finding.severity != "fail" or not (may_share or any(len(machines) > 1 for machines in having.values())):
+        return finding
+    name = f"{finding.culprit.name.removesuffix(_OPEN)}, or a file system that nodes may share{_OPEN}"
+    action = f"run again while nobody changes the files; if that does not help, {_COPY}"
+    return replace(finding, culprit=Culprit(kind="none", name=name), action=action)
+
+
 def is_data(value: object) -> bool:
-    """Return whether a fact ``data`` has the fields that ranks send."""
-    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("fault", "digest"))
+    """Return whether a fact ``data`` has the fields that ranks send. Reports of older versions have no disks."""
+    if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in ("fault", "digest")):
+        return False
+    disks = value.get("disks", [])
+    return isinstance(disks, list) and all(isinstance(disk, str) for disk in disks)
 
 
 def _names(evidence: Evidence, nodes: Iterable[int]) -> str:

@@ -84,6 +84,16 @@ def find(name: str, folder: Path) -> tuple[Path, ...] | None:
     return _find(name, folder, _is_file) or _find(name, folder, has_entry)
 
 
+def candidates(name: str, folder: Path) -> list[Path]:
+    """Return each path at which ``find`` may look for a file of a data set."""
+    files = [download.name for download in DATASETS[name].downloads]
+    if name == "cifar10":
+        files += [f"{_BATCHES}/{file}" for file in (*cifar.TRAIN_FILES, cifar.TEST_FILE)]
+        return [layout / file for layout in (folder / name, folder) for file in files]
+    files += [Path(file).stem for file in files]
+    return [layout / file for layout in (folder / name, folder / _TORCHVISION[name]) for file in files]
+
+
 def require(name: str, folder: Path) -> tuple[Path, ...]:
     """Return the files as ``find`` does. Raises RequestError, with the ways to get them, where the data set is missing.
 
