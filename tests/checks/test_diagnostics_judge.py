@@ -198,7 +198,7 @@ def test_an_xid_that_follows_on_another_device_is_evidence_for_the_first() -> No
 
 
 def test_more_lines_of_the_kernel_log_than_there_can_be_are_absent() -> None:
-    events = tuple(KernelEvent(kind="sxid", bus=f"0.{number}", text="") for number in range(1_001))
+    events = tuple(KernelEvent(kind="sxid", bus=f"{number:04x}:00:00", text="") for number in range(1_001))
     for count, absent in (
         (1_000, ()),
         (1_001, ("1 of 1001 lines of the kernel log of node gpu-00: they are too many",)),

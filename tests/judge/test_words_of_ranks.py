@@ -55,6 +55,14 @@ def test_words_of_a_rank_are_no_sentence_of_ours(report: Any) -> None:
     assert LIE not in finding.what.replace(f'"{LIE}"', "")
 
 
+@pytest.mark.parametrize(("unit", "read"), [("GB/s", "GB/s"), ("%", "%"), ("", ""), (LIE, f'"{LIE}"')])
+def test_the_unit_of_a_rank_is_no_sentence_of_ours(unit: str, read: str) -> None:
+    stream = Stream(2)
+    stream.begin("compute")
+    stream.measure("compute", 1, unit=unit)
+    assert [measurement.unit for measurement in fold(stream.close(ranks=False).events).measurements] == [read]
+
+
 class _CountedRanks(dict[int, Any]):
     """The ranks of a trial that count how often somebody goes through all of them."""
 

@@ -121,4 +121,6 @@ def short_bus(address: str) -> str:
         domain, bus, device = (int(part, 16) for part in parts)
     except ValueError:
         return ""
+    if not (0 <= domain < 1 << 32 and 0 <= bus < 1 << 8 and 0 <= device < 1 << 8):
+        return ""
     return f"{domain:04x}:{bus:02x}:{device:02x}"

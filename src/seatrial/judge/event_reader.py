@@ -25,7 +25,7 @@ from seatrial.judge.trial import (
 from seatrial.protocol import fields
 from seatrial.protocol.events import SCHEMA, Cause
 from seatrial.protocol.fields import DamageError
-from seatrial.util.text import quoted
+from seatrial.util.text import as_name, quoted
 
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _NODE = re.compile(r"node(0|[1-9][0-9]{0,8})")
@@ -41,9 +41,6 @@ _HOWS: tuple[How, ...] = get_args(How)
 _NOTE_SEVERITIES: tuple[Severity, ...] = ("error", "warn", "info")
 _BETTER: tuple[Better, ...] = get_args(Better)
 
-_CHECK = re.compile(r"[\w-]{1,60}")
-"""Name of a check, of another version too. It stands in advice that a person copies into a plan or a shell."""
-_STAGE = re.compile(r"[\w -]{0,60}")
 _MOST_CHECKS = 100
 """Checks of a plan: each is looked for among all steps and findings."""
 _MOST_NOTES = 16
@@ -361,7 +358,7 @@ class Reader:
             return
         fields.number(event, "timeout_s")
         ranks, nodes = fields.integers(event, "ranks"), fields.integers({"nodes": event.get("nodes", [])}, "nodes")
-        for name, form in (("check", _CHECK), ("stage", _STAGE)):
+        for name, form in (("check", fields.CHECK_NAME), ("stage", fields.STAGE_NAME)):
             if not form.fullmatch(fields.text(event, name)):
                 raise DamageError(name)
         if not fields.plain(event.get("round")):
@@ -429,7 +426,7 @@ class Reader:
         if not plan.get("checks") or isinstance(plan["checks"], str):
             raise DamageError("plan.checks")
         for key, names in (("checks", checks), ("not_asked", tuple(taken_out))):
-            if len(names) > _MOST_CHECKS or not all(map(_CHECK.fullmatch, names)):
+            if len(names) > _MOST_CHECKS or not all(map(fields.CHECK_NAME.fullmatch, names)):
                 raise DamageError(f"plan.{key}")
         if not all(isinstance(why, str) for why in taken_out.values()):
             raise DamageError("plan.not_asked")
@@ -479,7 +476,7 @@ def _measurement(entry: Any, rank: int, generation: int) -> Measurement:
         check=check,
         name=name,
         value=fields.number(entry, "value"),
-        unit=fields.text(entry, "unit"),
+        unit=(unit := fields.text(entry, "unit")) and as_name(unit),
         better=_one_of(entry, "better", _BETTER) if fields.text(entry, "better") else None,
         rank=fields.integer(entry, "rank"),
         peer=fields.integer(entry, "peer"),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
+CHECK_NAME = re.compile(r"[\w-]{1,60}")
+"""Name of a check, of another version too. It stands in advice that a person copies into a plan or a shell."""
+STAGE_NAME = re.compile(r"[\w -]{0,60}")
 _LATEST_S = 253_370_764_800.0
 """End of the year 9999: a later time has no date."""
 _DEEPEST = 32

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from seatrial.checks.diagnostics.host_words import state_in_known_words, window_in_known_words
 from seatrial.checks.diagnostics.measure import AFTER, BEFORE, WINDOW
 from seatrial.devices.plain_json import from_json
 from seatrial.devices.readers import short_bus
@@ -77,8 +78,16 @@ def histories(
     found, unread = list[NodeHistory](), dict[int, str]()
     for node_rank, own in sorted(facts_of.items()):
         try:
-            states = {fact.name: _read(NodeState, fact) for fact in own if fact.name != WINDOW}
-            windows = tuple(_read(NodeWindow, fact) for fact in own if fact.name == WINDOW)
+            states = {
+                fact.name: _distinct(state_in_known_words(from_json(NodeState, fact.value)))
+                for fact in own
+                if fact.name != WINDOW
+            }
+            windows = tuple(
+                _distinct(window_in_known_words(from_json(NodeWindow, fact.value)))
+                for fact in own
+                if fact.name == WINDOW
+            )
             _require_plausible(states.values(), windows)
         except ValueError as error:
             unread[node_rank] = str(error)
@@ -114,9 +123,8 @@ def histories(
     return _without_copies(found), unread
 
 
-def _read(cls: type[_Snapshot], fact: Fact) -> _Snapshot:
-    """Return a snapshot or a window. Raises ValueError for what we do not write so."""
-    read = from_json(cls, fact.value)
+def _distinct(read: _Snapshot) -> _Snapshot:
+    """Return a snapshot or a window as it is. Raises ValueError where two of its devices have one identity."""
     if len({device.uuid for device in read.devices}) < len(read.devices):
         raise ValueError("devices: two have one UUID")
     return read

@@ -251,7 +251,8 @@ def _cliques(nodes: tuple[NodeHistory, ...], places: Mapping[int, str]) -> Itera
                 yield Finding(
                     severity="warn",
                     check=NAME,
-                    what=f"{culprit.name} is in clique {clique} of its NVLink fabric, and most others are in {usual}",
+                    what=f"{culprit.name} is in clique {as_name(clique)} of its NVLink fabric, and most others are in"
+                    f" {as_name(str(usual))}",
                     culprit=culprit,
                     action="check the partitions of the fabric manager, and IMEX",
                 )
