@@ -12,6 +12,7 @@ from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.follower import PodFollower, lacks_reason
 from seatrial.targets.kubernetes.log_reader import PodLog
+from seatrial.targets.kubernetes.pod_failures import INTERRUPTED
 from seatrial.targets.kubernetes.pods import DELETED, PodStatus
 from seatrial.targets.kubernetes.run_log import RunLog
 from seatrial.targets.kubernetes.run_progress import RunProgress, TooFewNodesError
@@ -37,9 +38,7 @@ _MOST_NAMED = 4
 _TAKEN_BACK = (
     "; the workload is suspended: a queue (such as Kueue) has taken its place back, or somebody has suspended it"
 )
-_INTERRUPTED = 130
-"""Exit code of a command that was asked to end."""
-_CONDUCTOR_EXIT_CODES = (0, 1, 2, 3, _INTERRUPTED)
+_CONDUCTOR_EXIT_CODES = (0, 1, 2, 3, INTERRUPTED)
 """Exit codes of the command in the first pod."""
 
 
@@ -399,6 +398,7 @@ class Attempt:
         self._run_log.end_by_exit_codes(
             pods,
             under_mpi=self._under_mpi,
+            nodes=self._job.nodes,
             prints_result=not isinstance(self._job, ProgramJob) or self._job.watched,
             unread=self._follower.read_logs(failed, keep_waiting=lambda: not self._signals),
             order=self._follower.order,
@@ -416,7 +416,7 @@ class Attempt:
         for pod in self._follower.known.values():
             is_first = first is not None and pod.uid == first.uid
             with_run = not self._launcher_was_killed(pod) if pod.is_launcher else is_first and run_log.over
-            was_asked = pod.exit_code == _INTERRUPTED and not with_run
+            was_asked = pod.exit_code == INTERRUPTED and not with_run
             if pod.state == "ended" and not (pod.stop or was_asked) and (is_first or pod.exit_code != 0):
                 ends.append((pod, with_run))
         has_succeeded = first is not None and first.exit_code == 0 and not self._has_conductor

@@ -28,6 +28,8 @@ MET = re.compile(rb"^seatrial: rank (\d{1,9}) of \d{1,9} on ", re.MULTILINE)
 """The line of a rank of a training that has met the others (``worker/train_report.py``)."""
 _OF_RANK = re.compile(r"\brank ?(\d{1,9})\]", re.IGNORECASE)
 """The mark of a rank before a line of torch: ``[rank0]:[E ProcessGroupNCCL.cpp:2068] [PG ID 0 Rank 0] ...``."""
+INTERRUPTED = 130
+"""Exit code of a command that was asked to end."""
 _LAST_LINES = 20
 _MOST_LINE_CHARS = 4_000
 """Characters of a line that are judged; torch and NCCL print shorter ones."""
@@ -116,14 +118,13 @@ def _shown(
 def first_to_fail(shown: Mapping[PodStatus, Shown], order: PodOrder) -> PodStatus | None:
     """Return the pod whose failure explains those of the others; None where nothing shows which one it is.
 
-    That a pod lost its peers says nothing about itself, whichever ended first.
+    That a pod lost its peers says nothing about itself, whichever ended first; nor does it that one has not ended,
+    since it may wait for any other, also for one that has ended well.
     """
     worst = min(shown.values())
     pods = [pod for pod, what in shown.items() if what == worst]
     if worst > Shown.FAILED:
-        # Where all others have ended well, the one that has not ended hangs.
-        hangs = worst == Shown.UNKNOWN and len(shown) == 1 and pods[0].state != "ended"
-        return pods[0] if hangs else None
+        return None
     return pods[0] if len(pods) == 1 else order.first_to_end(pods)
 
 
@@ -132,8 +133,11 @@ def only_missed(shown: Mapping[PodStatus, Shown]) -> bool:
     return all(what in (Shown.UNKNOWN, Shown.STOPPED, Shown.MISSED) for what in shown.values())
 
 
-def undecided(shown: Mapping[PodStatus, Shown]) -> str:
-    """Return the sentence about pods of which nothing shows which one failed first."""
+def undecided(shown: Mapping[PodStatus, Shown], asked: Sequence[PodStatus]) -> str:
+    """Return the sentence about pods of which nothing shows which one failed first.
+
+    ``asked``: those that ended as if somebody had asked them to, which nobody has.
+    """
     by_shown = {what: [pod for pod, said in shown.items() if said == what] for what in Shown}
     failed = by_shown[Shown.KILLED] or by_shown[Shown.FAILED]
     if failed:
@@ -154,6 +158,8 @@ def undecided(shown: Mapping[PodStatus, Shown]) -> str:
         parts.append(f"the log of {named_pods(unread)} was not read to its end")
     if running := [pod for pod in unknown if pod.state != "ended"]:
         parts.append(f"{named_pods(running)} {'has' if len(running) == 1 else 'have'} not ended")
+        if asked:
+            parts.append(f"{named_pods(asked)} ended with exit code {INTERRUPTED}, as if somebody had asked for it")
     if (missed := by_shown[Shown.MISSED]) and not parts:
         parts.append(f"{named_pods(missed)} ended with exit code 1 without an error, unlike pod 0, which has a result")
     if not parts:

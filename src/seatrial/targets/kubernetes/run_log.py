@@ -31,6 +31,7 @@ from seatrial.targets.job import Job, Processes
 from seatrial.targets.kubernetes.deferred_messages import DeferredMessages
 from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pod_failures import (
+    INTERRUPTED,
     Shown,
     first_to_fail,
     named_pods,
@@ -427,6 +428,7 @@ class RunLog:
         pods: Sequence[PodStatus],
         *,
         under_mpi: bool,
+        nodes: int = 1,
         prints_result: bool = True,
         unread: Collection[str] = (),
         order: PodOrder | None = None,
@@ -440,6 +442,7 @@ class RunLog:
         Args:
             pods: All pods of the run.
             under_mpi: Whether the launcher of MPI decides; a worker decides only where it was killed.
+            nodes: Of the run. The pod of one may never have been listed.
             prints_result: False for a script, which prints nothing that is known here.
             unread: Names of pods whose log was not read to its end.
             order: What the lists of the pods showed first.
@@ -452,7 +455,7 @@ class RunLog:
         is_unread = is_unread or (first is not None and first.is_launcher and self.copies.lacks(first))
         claimed = bool(self._result) or not (prints_result or is_unread or _LOST_DAEMON.search(said))
         succeeded = claimed and first is not None and first.exit_code == 0
-        failed = [pod for pod in judged if pod.exit_code not in (0, 130)]
+        failed = [pod for pod in judged if pod.exit_code not in (0, INTERRUPTED)]
         # mpirun ends because of a worker that was killed.
         failed = [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed] or failed
         # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
@@ -460,7 +463,7 @@ class RunLog:
         has_result = bool(self._result) and not under_mpi
         # Under MPI the log of the launcher has what all ranks print.
         met = {pod: self.words.ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
-        num_pods = sum(not pod.is_launcher for pod in pods)
+        num_pods = max(nodes, sum(not pod.is_launcher for pod in pods))
         unread = {*unread, *(pod.name for pod in failed if self.copies.lacks(pod))}
         shown = shown_by(
             lines,
@@ -499,11 +502,12 @@ class RunLog:
                 how = f"rank 0 has a result, and nothing shows how {named_pods(running)} ended"
             self._outcome("ended", how, code=code)
             return
-        is_only = len(judged) == 1 and failed == judged
+        is_only = (num_pods == 1 or under_mpi) and len(judged) == 1 and failed == judged
         worst = failed[0] if is_only else first_to_fail(shown, order or PodOrder())
         if worst is None:
             last = [f"{pod.name}: {line}" for pod in failed if (line := self.words.last_line(pod))]
-            self._outcome("failed", undecided(shown), last[:LAST_LINES])
+            asked = [pod for pod in judged if pod.exit_code == INTERRUPTED and not pod.stop]
+            self._outcome("failed", undecided(shown, asked), last[:LAST_LINES])
         else:
             self.fail(worst, worst.end or worst.stop or "has not ended")
 

@@ -1,0 +1,75 @@
+"""Pods of a training that have not ended, or lost their peers, when the others have gone: they may wait for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.kubectl_script_double import LOGS, log_of
+from kubernetes.test_interrupted_pods import ended
+from kubernetes.test_pod_failures import _lost
+from kubernetes.test_run_log import Heard, ended_pod, training
+
+from seatrial.targets.kubernetes import attempt as attempt_module
+from seatrial.targets.kubernetes.pods import PodStatus
+
+_RESULT = "trained 9 of 9 steps: loss 0.1"
+_NOBODY = "; nothing shows which node is at fault"
+
+
+def _hanging(number: int) -> PodStatus:
+    return replace(ended_pod(number, 0), state="running", exit_code=None, end="")
+
+
+def test_a_pod_that_hangs_after_the_result_is_not_at_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one may have kept the last block of the last exchange from it, and ended with 0."""
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.5)
+    after = [ended(0, 0, phase="Succeeded"), running(1), ended(2, 0, phase="Succeeded")]
+    cluster = Cluster(
+        tmp_path,
+        after,
+        listed_in_turn([[running(number) for number in range(3)], after], tmp_path),
+        (log_of("trial-1-0-x"), f"echo '2026-01-01T00:00:01Z {_RESULT}'"),
+        (LOGS, "echo '2026-01-01T00:00:01Z seatrial: rank 1 of 3 on a: cpu'; sleep 20"),
+    )
+    attempt = cluster.attempt_at(replace(training(), nodes=3, detail=cluster.job.detail))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert (outcome["how"], outcome["text"]) == ("failed", f"pod trial-1-1-x on node gpu-1 has not ended{_NOBODY}")
+
+
+@pytest.mark.parametrize("code", [0, 130])
+@pytest.mark.parametrize("waits", [0, 1])
+@pytest.mark.parametrize("lines", [[_RESULT], []])
+def test_one_that_has_not_ended_may_wait_for_the_other(lines: list[str], waits: int, code: int, tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_text(lines)
+    pods = [_hanging(number) if number == waits else ended_pod(number, code) for number in range(2)]
+    heard.run_log.end_by_exit_codes(pods, under_mpi=False)
+    asked = f"; pod t-{1 - waits} on node gpu-1 ended with exit code 130, as if somebody had asked for it"
+    assert heard.outcome(training())["text"] == (
+        f"pod t-{waits} on node gpu-1 has not ended{asked if code else ''}{_NOBODY}"
+    )
+
+
+def test_the_only_pod_of_a_training_is_named(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.run_log.end_by_exit_codes([_hanging(0)], under_mpi=False)
+    assert heard.outcome(training())["text"] == "pod t-0 on node gpu-1 has not ended"
+
+
+def test_a_pod_whose_peer_was_never_listed_is_not_named(tmp_path: Path) -> None:
+    cluster = Cluster(
+        tmp_path,
+        [ended(0, 1)],
+        listed_in_turn([[running(0)], [ended(0, 1)]], tmp_path),
+        (log_of("trial-1-0-x"), f"echo '2026-01-01T00:00:01Z {_lost(0)}'"),
+    )
+    attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert outcome["text"] == f"the connection to others of pod trial-1-0-x on node gpu-0 was lost{_NOBODY}"
