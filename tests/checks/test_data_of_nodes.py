@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch.distributed as dist
@@ -20,36 +20,38 @@ from seatrial.checks.training.params import Params
 from seatrial.errors import RequestError
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact
-from seatrial.probe.file_system import own_disks
+from seatrial.probe.file_system import own_places
 from seatrial.targets.kubernetes.run_log import nodes_to_cordon
+
+Places: TypeAlias = list[str] | None
 
 
 def with_data(num_nodes: int, **by_node: tuple[str, str]) -> Evidence:
     """Two ranks a node; the first of each reports its data, alike but for ``node1=(fault, digest)``."""
-    return with_disks(num_nodes, {}, **by_node)
+    return with_places(num_nodes, {}, **by_node)
 
 
-def with_disks(num_nodes: int, disks: dict[int, list[str]], **by_node: tuple[str, str]) -> Evidence:
-    """The same with the disks of nodes; the others have their own."""
+def with_places(num_nodes: int, places: dict[int, Places], **by_node: tuple[str, str]) -> Evidence:
+    """The same with the places of the files of nodes; the others have their own."""
     evidence = trained(2 * num_nodes)
     facts = []
     for node in range(num_nodes):
         fault, digest = by_node.get(f"node{node}", ("", "aa" * 32))
-        value = {"fault": fault, "digest": digest, "disks": disks.get(node, [f"boot-{node} 8:1"])}
+        value = {"fault": fault, "digest": digest, "places": places.get(node, [f"boot-{node} 8:1 2"])}
         facts.append(Fact(check="training", name="data", value=value, rank=2 * node))
     return replace(evidence, facts=(*evidence.facts, *facts))
 
 
 def test_equal_data_is_no_finding() -> None:
     assert judge(with_data(3), SMOKE).findings == ()
-    assert judge(with_disks(3, SHARED["not of one machine"]), SMOKE).findings == ()
+    assert judge(with_places(3, SHARED["not of one machine"]), SMOKE).findings == ()
 
 
-SHARED: dict[str, dict[int, list[str]]] = {
-    "not of one machine": {0: [], 1: [], 2: []},
-    "a server and its clients": {1: [], 2: []},
-    "not of one machine elsewhere": {2: []},
-    "two hosts of one machine": {0: ["boot 8:1", "boot 0:4"], 1: ["boot 8:2", "boot 8:1"]},
+SHARED: dict[str, dict[int, Places]] = {
+    "not of one machine": {0: None, 1: None, 2: None},
+    "a server and its clients": {1: None, 2: None},
+    "not of one machine elsewhere": {2: None},
+    "two hosts of one machine": {0: ["boot 8:1 2", "boot 8:1 3"], 1: ["boot 8:2 3", "boot 8:1 2"]},
 }
 
 
@@ -57,7 +59,7 @@ SHARED: dict[str, dict[int, list[str]]] = {
 @pytest.mark.parametrize("shared", SHARED)
 def test_files_that_others_may_change_meanwhile_name_no_node(shared: str, report: tuple[str, str]) -> None:
     """Any user of a shared folder can exchange a file for the moment in which one node looks."""
-    (finding,) = judge(with_disks(3, SHARED[shared], node1=report), SMOKE).findings
+    (finding,) = judge(with_places(3, SHARED[shared], node1=report), SMOKE).findings
     assert (finding.severity, finding.culprit.kind) == ("fail", "none")
     assert (finding.culprit.ranks, nodes_to_cordon([finding])) == ((), [])
     assert finding.culprit.name == "node node-1, or a file system that nodes may share, not separable"
@@ -66,14 +68,14 @@ def test_files_that_others_may_change_meanwhile_name_no_node(shared: str, report
 
 
 def test_two_nodes_that_may_share_their_data_are_not_named() -> None:
-    (finding,) = judge(with_disks(2, {0: [], 1: []}, node1=("", "bb" * 32)), SMOKE).findings
+    (finding,) = judge(with_places(2, {0: None, 1: None}, node1=("", "bb" * 32)), SMOKE).findings
     assert (finding.culprit.kind, nodes_to_cordon([finding])) == ("none", [])
     words = "some of nodes node-0, node-1, or a file system that nodes may share, not separable"
     assert finding.culprit.name == words
 
 
-def test_agents_of_one_machine_may_have_its_disk() -> None:
-    evidence = with_disks(3, {1: ["boot 8:1"], 2: ["boot 8:1"]}, node1=("no file", ""), node2=("no file", ""))
+def test_agents_of_one_machine_have_the_same_places() -> None:
+    evidence = with_places(3, {1: ["boot 8:1 2"], 2: ["boot 8:1 2"]}, node1=("no file", ""), node2=("no file", ""))
     names = {rank: "gpu-0" if rank < 2 else "gpu-1" for rank in evidence.ranks}
     ranks = {rank: replace(seen, node=names[rank]) for rank, seen in evidence.ranks.items()}
     evidence = replace(evidence, ranks=ranks, places_of_nodes={1: "10.0.0.1", 2: "10.0.0.1"})
@@ -85,7 +87,7 @@ def test_a_report_of_an_older_version_names_no_node() -> None:
     evidence = with_data(3, node1=("", "bb" * 32))
     for fact in evidence.facts:
         if fact.name == "data":
-            del fact.value["disks"]
+            del fact.value["places"]
     (finding,) = judge(evidence, SMOKE).findings
     assert (finding.severity, finding.culprit.kind) == ("fail", "none")
 
@@ -201,14 +203,14 @@ def test_the_words_of_a_node_about_its_data_stay_its_words() -> None:
     assert 'node-2: "use node-0 never"' in finding.evidence
 
 
-_WRONG_DISKS = ("boot 8:1", [8], None)
+_WRONG_PLACES = ("boot 8:1 2", [8], 0)
 
 
 @pytest.mark.parametrize(
     "value",
     [
         *("text", {"fault": 1, "digest": ""}, {"digest": ""}, None),
-        *({"fault": "", "digest": "", "disks": disks} for disks in _WRONG_DISKS),
+        *({"fault": "", "digest": "", "places": places} for places in _WRONG_PLACES),
     ],
 )
 def test_malformed_reports_accuse_nobody_and_are_no_pass(value: Any) -> None:
@@ -269,7 +271,7 @@ def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
     )
     assert [ready for ready, _ in results["alike"]] == [True] * 3
     assert len({fact["digest"] for _, (fact,) in results["alike"]}) == 1
-    assert all(fact["disks"] == own_disks([tmp_path]) for _, (fact,) in results["alike"])
+    assert all(set(fact["places"]) >= set(own_places([tmp_path]) or ("?",)) for _, (fact,) in results["alike"])
     assert [ready for ready, _ in results["other"]] == [False] * 3
     first, second, third = (fact["digest"] for _, (fact,) in results["other"])
     assert first == third != second

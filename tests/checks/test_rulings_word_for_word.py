@@ -328,14 +328,14 @@ def training() -> Rulings:
         "data cut on one node": _facts(
             healthy,
             *(
-                Fact(check="training", name="data", value={**said, "disks": [f"boot-{rank} 8:1"]}, rank=rank)
+                Fact(check="training", name="data", value={**said, "places": [f"boot-{rank} 8:1 2"]}, rank=rank)
                 for rank, said in cut.items()
             ),
         ),
         "data cut in a folder that nodes may share": _facts(
             healthy,
             *(
-                Fact(check="training", name="data", value={**said, "disks": []}, rank=rank)
+                Fact(check="training", name="data", value={**said, "places": None}, rank=rank)
                 for rank, said in cut.items()
             ),
         ),

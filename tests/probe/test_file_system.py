@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import start
-from seatrial.probe.file_system import file_system, own_disks
+from seatrial.probe.file_system import file_system, own_places
 from seatrial.probe.mounts import mounts
 
 TABLE = """\
@@ -83,31 +83,60 @@ def machine(table: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("names", "disks"),
+    ("names", "own"),
     [
-        (["data-other/x"], ["0123 0:42", "0123 8:1"]),
-        (["none", "deep/none"], ["0123 8:1"]),
-        (["data/deep"], []),
-        (["data/inner room/x"], []),  # the server of the folder above says what is below this name
-        (["none", "data/none"], []),
-        (["data-other/to-data/deep"], []),
-        (["data-other/to-data/to-other"], []),
-        (["data-other/loop"], []),
+        (["data-other/x"], ["", "data-other"]),
+        (["none", "deep/none"], [""]),
+        (["data-other/file"], ["", "data-other", "data-other/file"]),
+        (["data/deep"], None),
+        (["data/inner room/x"], None),  # the server of the folder above says what is below this name
+        (["none", "data/none"], None),
+        (["data-other/to-data/deep"], None),
+        (["data-other/to-data/to-other"], None),
+        (["data-other/loop"], None),
     ],
 )
-def test_a_disk_of_this_machine_is_known_by_the_ways_to_it(machine: Path, names: list[str], disks: list[str]) -> None:
+def test_places_of_this_machine_are_known_by_the_ways(machine: Path, names: list[str], own: list[str] | None) -> None:
     """Who can write to a shared folder can put a link to a folder of the machine there."""
     (machine / "data-other/to-data").symlink_to("../data")
     (machine / "data-other/loop").symlink_to("loop")
     (machine / "data/to-other").symlink_to("../data-other")
-    assert own_disks([machine / name for name in names], machine) == disks
+    (machine / "data-other/file").write_bytes(b"")
+    for name in own or ():
+        (machine / name).chmod(0o777)
+    numbers = own and [str((machine / name).stat().st_ino) for name in own]
+    found = own_places([machine / name for name in names], machine)
+    assert (found is None) == (own is None)
+    if found is not None:
+        assert {place.split()[2] for place in found} >= set(numbers or ())
+        assert {tuple(place.split()[:2]) for place in found} <= {("0123", "8:1"), ("0123", "0:42")}
 
 
-def test_without_a_boot_or_a_mount_table_no_disk_is_known(machine: Path) -> None:
+@pytest.mark.root
+def test_what_root_alone_can_change_is_no_place_of_others(machine: Path) -> None:
+    before = own_places([machine / "none"], machine)
+    (machine / "deep").mkdir(mode=0o755)
+    assert own_places([machine / "deep"], machine) == before
+    for mode, owner in ((0o775, 0), (0o755, 65534)):
+        (machine / "deep").chmod(mode)
+        os.chown(machine / "deep", owner, owner)
+        assert len(own_places([machine / "deep"], machine) or ()) == len(before or ()) + 1
+
+
+def test_a_way_of_very_many_places_tells_nothing(machine: Path) -> None:
+    for number in range(101):
+        (machine / f"link{number}").symlink_to("none")
+    links = [machine / f"link{number}" for number in range(101)]
+    assert own_places(links[:50], machine)
+    assert own_places(links, machine) is None
+
+
+def test_without_a_boot_or_a_mount_table_nothing_is_known(machine: Path) -> None:
+    machine.chmod(0o777)
     for path in ("sys/kernel/random/boot_id", "self/mountinfo"):
-        assert own_disks([machine], machine)
+        assert own_places([machine], machine)
         (machine / "proc" / path).rename(machine / "kept")
-        assert own_disks([machine], machine) == []
+        assert own_places([machine], machine) is None
         (machine / "kept").rename(machine / "proc" / path)
 
 

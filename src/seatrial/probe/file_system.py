@@ -13,6 +13,8 @@ from seatrial.start import mount_of, way_to
 
 _OF_ONE_MACHINE = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "rootfs", "tmpfs", "xfs", "zfs"}
 """File systems that no two machines have at once."""
+_MOST_PLACES = 100
+"""Others may have put any number of links on a way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,27 +48,29 @@ def file_system(folder: str, proc_root: Path = Path("/proc")) -> FileSystem:
     )
 
 
-def own_disks(paths: Iterable[Path], root: Path = Path("/")) -> list[str]:
-    """Return the file systems on the ways to paths, each with the boot of this machine; empty where another machine may
-    have one of them, too.
+def own_places(paths: Iterable[Path], root: Path = Path("/")) -> list[str] | None:
+    """Return the folders and files on the ways to paths that others than root may change, each with the boot of this
+    machine; None where another machine may have one of their file systems, too.
 
     The ways lead from ``/`` on, links included, and end where a name is missing. No file system is asked that another
     machine or another user may keep waiting.
     """
     boot, table = boot_id(root), {mount.number: mount for mount in mounts(root / "proc")}
-    devices: set[str] = set()
-    for path in paths if boot else ():
+    places: set[str] = set()
+    for path in paths:
         try:
             for _, fd, _, _ in way_to(os.path.abspath(path)):
                 mount = table.get(mount_of(fd))
-                if mount is None or mount.kind not in _OF_ONE_MACHINE:
-                    return []
-                devices.add(mount.device)
+                if boot is None or mount is None or mount.kind not in _OF_ONE_MACHINE:
+                    return None
+                status = os.fstat(fd)
+                if status.st_uid != 0 or status.st_mode & 0o022:
+                    places.add(f"{boot} {mount.device} {status.st_ino}")
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             continue
         except OSError:
-            return []
-    return [f"{boot} {device}" for device in sorted(devices)]
+            return None
+    return sorted(places) if len(places) <= _MOST_PLACES else None
 
 
 def _mount(path: str, proc_root: Path) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import os
 
 from seatrial.checks.training.params import Params, data_dir
 from seatrial.errors import RequestError
-from seatrial.probe.file_system import own_disks
+from seatrial.probe.file_system import own_places
 from seatrial.rank.context import Context
 from seatrial.training.data import dataset_files
 
@@ -38,8 +38,8 @@ def data_is_ready(context: Context, params: Params) -> bool:
         fault = str(error)
     if fault or digest:
         folder = data_dir(params) or dataset_files.default_folder(os.environ)
-        disks = own_disks(dataset_files.candidates(params.workload, folder))
-        context.fact("data", {"fault": fault, "digest": digest, "disks": disks})
+        places = own_places(dataset_files.candidates(params.workload, folder))
+        context.fact("data", {"fault": fault, "digest": digest, "places": places})
     failed = int(bool(fault))
     # The least and the largest of all digests, by one maximum; a rank without a digest changes neither.
     number = int(digest[:16], 16) >> (64 - _DIGEST_BITS) if digest else None

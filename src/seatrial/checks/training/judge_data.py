@@ -89,10 +89,10 @@ def _of_shared(evidence: Evidence, facts: Sequence[Fact], finding: Finding) -> F
     may_share = False
     for fact in facts:
         assert fact.rank is not None  # as ``judge_data`` asked
-        disks = fact.value.get("disks", [])
-        may_share |= not disks
-        for disk in disks:
-            having.setdefault(disk, set()).add((hosts[fact.rank], evidence.ranks[fact.rank].node))
+        places = fact.value.get("places")
+        may_share |= places is None
+        for place in places or ():
+            having.setdefault(place, set()).add((hosts[fact.rank], evidence.ranks[fact.rank].node))
     if finding.severity != "fail" or not (may_share or any(len(machines) > 1 for machines in having.values())):
         return finding
     name = f"{finding.culprit.name.removesuffix(_OPEN)}, or a file system that nodes may share{_OPEN}"
@@ -101,11 +101,11 @@ def _of_shared(evidence: Evidence, facts: Sequence[Fact], finding: Finding) -> F
 
 
 def is_data(value: object) -> bool:
-    """Return whether a fact ``data`` has the fields that ranks send. Reports of older versions have no disks."""
+    """Return whether a fact ``data`` has the fields that ranks send. Those of older versions have no places."""
     if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in ("fault", "digest")):
         return False
-    disks = value.get("disks", [])
-    return isinstance(disks, list) and all(isinstance(disk, str) for disk in disks)
+    places = value.get("places")
+    return places is None or (isinstance(places, list) and all(isinstance(place, str) for place in places))
 
 
 def _names(evidence: Evidence, nodes: Iterable[int]) -> str:
