@@ -81,8 +81,8 @@ class Cluster:
             *more,
             (
                 "'create -f - -o json'*",
-                f"cat > {at}/sent; if [ -e {at}/sent-first ]; then mv {at}/sent {at}/sent-second; cat {at}/others;"
-                f" else mv {at}/sent {at}/sent-first; cat {at}/workload; fi",
+                f"for n in 1 2 3; do [ -e {at}/sent-$n ] || break; done; cat > {at}/sent-$n;"
+                f" if [ $n = 1 ]; then cat {at}/workload; else cat {at}/others; fi",
             ),
             ("'get job.batch/trial-1 --ignore-not-found'*", f"cat {at}/workload"),
             ("'get job.batch/trial-1 '*'-o json'*", f"cat {at}/all"),

@@ -38,12 +38,13 @@ from seatrial.targets.kubernetes.run_progress import TooFewNodesError
 def test_all_objects_are_created_with_an_owner_and_none_is_changed(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, [waiting(0), waiting(1)], queue_s=0.1)
     cluster.error()
-    (workload_sent,) = json.loads((tmp_path / "sent-first").read_text())["items"]
+    (workload_sent,) = json.loads((tmp_path / "sent-1").read_text())["items"]
     assert workload_sent["spec"] == OBJECTS[-1]["spec"]
-    owned = json.loads((tmp_path / "sent-second").read_text())["items"]
+    before, awaited = (json.loads((tmp_path / f"sent-{number}").read_text())["items"] for number in (2, 3))
+    owned = [*before, *awaited]
     assert {thing["kind"] for thing in owned} == {thing["kind"] for thing in OBJECTS[:-1]}
     # Containers start once the last object, a ConfigMap, is mounted.
-    assert owned[-1]["kind"] == "ConfigMap"
+    assert [thing["kind"] for thing in awaited][:: len(awaited) - 1] == ["Secret", "ConfigMap"]
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "trial-1", "uid": "u-Job"}
     assert all(thing["metadata"]["ownerReferences"] == [owner] for thing in owned)
     # Not: apply, patch, replace, label, annotate. The rights are those of docs/kubernetes.md.
@@ -416,7 +417,7 @@ def test_trainers_webhook_is_asked_again(tmp_path: Path, monkeypatch: pytest.Mon
     made.apply()
     assert (tmp_path / "refused").exists()
     calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
-    assert calls.count("create") == 4
+    assert calls.count("create") == 5
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -445,7 +446,7 @@ def test_pods_wait_for_the_pull_secret_of_a_new_account(
     asked = [number for number, call in enumerate(calls) if call == ["get", "serviceaccount/trial-1"]]
     assert len(asked) == 3 if comes else asked
     # The account, then the workload, then the rest.
-    assert len(created) == 3
+    assert len(created) == 4
     assert created[0] < asked[0]
     assert asked[-1] < created[1]
 

@@ -43,6 +43,21 @@ def test_objects_are_named_where_this_machine_starts_no_kubectl(
     assert cluster.deletes() == []
 
 
+def test_no_container_starts_without_a_policy_that_was_refused(tmp_path: Path) -> None:
+    """``kubectl create`` goes on after a refusal, and containers start when the Secret and the ConfigMaps exist."""
+    said = "Error from server (Forbidden): networkpolicies.networking.k8s.io is forbidden: exceeded quota: policies"
+    script = (
+        f"cat > {tmp_path}/sent; cat {tmp_path}/sent >> {tmp_path}/all-sent; if grep -q NetworkPolicy {tmp_path}/sent;"
+        f" then echo '{said}' >&2; exit 1; fi; cat {tmp_path}/workload"
+    )
+    cluster = Cluster(tmp_path, [], ("create*", script))
+    with pytest.raises(SeatrialError, match="exceeded quota"):
+        AppliedObjects(cluster.kubectl, "job", OBJECTS).apply()
+    sent = (tmp_path / "all-sent").read_text()
+    assert '"kind": "Job"' in sent
+    assert '"kind": "Secret"' not in sent
+
+
 @pytest.mark.parametrize("problem", [OSError(errno.ENOSPC, "No space left on device"), SeatrialError("a flood")])
 def test_objects_are_deleted_where_no_log_can_be_kept(
     problem: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,13 +85,12 @@ class AppliedObjects:
             if thing["kind"] == "ServiceAccount":
                 self._await_pull_secret(resource_name(thing))
         self._create_workload(workload)
-        order = {kind: number for number, kind in enumerate(_AWAITED)}
-        later = sorted(
-            (thing for thing in others if thing not in first), key=lambda thing: order.get(thing["kind"], -1)
-        )
+        later = [thing for thing in others if thing not in first and thing["kind"] not in _AWAITED]
+        awaited = [thing for kind in _AWAITED for thing in others if thing["kind"] == kind]
         uid = self._uids.get(self.workload)
-        if later:
-            self._create(later if uid is None else [_with_owner(thing, workload, uid) for thing in later])
+        # Where one is refused kubectl goes on with the others of a call: containers would run without the policy.
+        for part in filter(None, (later, awaited)):
+            self._create(part if uid is None else [_with_owner(thing, workload, uid) for thing in part])
         for thing in first if uid is not None else ():
             if thing["kind"] != "SecurityContextConstraints":
                 # Without the right to patch, `delete` still names the object.
