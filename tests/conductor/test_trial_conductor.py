@@ -132,7 +132,7 @@ def test_an_absent_rank_is_named_before_the_deadline(at: int, kind: Literal["abs
     record = _run(Planted(kind=kind, rank=3, at=at), seed=at, spins=spins)
     assert record.seen() == [("absent", 3)]
     trouble, step = record.of("trouble")[0], record.of("step")[at]
-    assert trouble["t"] - step["t"] < PATIENCE_S + 4.0
+    assert trouble["t"] - step["t"] < PATIENCE_S + 6.0
     assert record.generations[1:] == [(0, 1, 2, 4, 5)]
     assert _blamed(record) == {("fail", (3,))}
 
@@ -158,7 +158,7 @@ def test_a_hang_is_named_once_a_slow_rank_waits_too(spins: bool) -> None:
     record = _run(Planted(kind="hang", rank=1, at=3), Planted(kind="slow", rank=3, at=3), spins=spins, steps=steps)
     assert record.seen() == [("absent", 1)]
     waited_s = record.of("trouble")[0]["t"] - record.of("step")[3]["t"]
-    assert SLOW_S <= waited_s < SLOW_S + 2 * PATIENCE_S + 4.0
+    assert SLOW_S <= waited_s < SLOW_S + 2 * PATIENCE_S + 6.0
 
 
 def test_a_rank_that_hangs_alone_is_late_at_the_deadline() -> None:
@@ -167,7 +167,8 @@ def test_a_rank_that_hangs_alone_is_late_at_the_deadline() -> None:
     assert record.seen() == [("absent", 3)]
     record = _run(Planted(kind="absent", rank=0, at=STORE))
     assert record.of("step_end")[1]["outcome"] == "deadline"
-    assert record.of("step_end")[1]["seconds"] == pytest.approx(STEPS[STORE].timeout_s, abs=0.5)
+    # The statuses that follow the stacks, too.
+    assert record.of("step_end")[1]["seconds"] == pytest.approx(STEPS[STORE].timeout_s + 1.5, abs=1.5)
 
 
 def test_a_check_gets_all_its_rounds() -> None:

@@ -26,6 +26,9 @@ again."""
 _FIRST_PAUSE_S = 1.0
 """Between the first two requests for stacks, also at the deadline: an agent of eight ranks answers in about that
 time."""
+_STATUSES_AFTER = 2
+"""Statuses that must follow a stack before it counts: the first one may be read so soon that a rank which goes on has
+used no CPU time yet, and the next one is read a second later."""
 MAX_STACKS = 16
 """Stacks that are requested at once, and ranks that an event lists as waiting."""
 
@@ -65,6 +68,8 @@ class HangDetector:
         """The grace was lengthened for the agents to report a signal."""
         self.stacks: dict[int, str] = {}
         """Rank -> the answer of its agent, which is empty or half of a stack where the rank took too long."""
+        self._counts_from: dict[int, int] = {}
+        """Rank -> how many statuses of it must have come before its stack counts."""
         self._until, self._together = until, together
         self._deadline = Deadline(allowed_s=until - now, cut_short=cut_short)
         self._grace_began = now
@@ -197,7 +202,10 @@ class HangDetector:
         if self.suspicions and now < self._until:
             return "trouble"
         if now >= self._until:
-            self.suspicions = rank_status.at_deadline(statuses, waiting, ahead, stacks, asked, seen_at, self._deadline)
+            moved = [rank for rank, (_, quiet) in self._requested.items() if quiet and not self._progress(rank, now)[1]]
+            self.suspicions = rank_status.at_deadline(
+                statuses, waiting, ahead, stacks, asked, seen_at, self._deadline, moved
+            )
             return "deadline"
         self.suspicions = rank_status.all_wait(statuses, waiting, stacks, now)
         return "trouble" if self.suspicions else None
@@ -238,9 +246,14 @@ class HangDetector:
         return ranks
 
     def answer(self, rank: int, number: object, stack: str) -> None:
-        """Take in the stack of a rank. One that came too late for its request says nothing about where the rank is."""
-        if rank in self._requested and number == self.request_number:
+        """Take in the stack of a rank. One that came too late for its request says nothing about where the rank is.
+
+        The first one that shows where it is counts: an agent that repeats its answers delays nothing.
+        """
+        is_shown = innermost_frame(self.stacks.get(rank, "")) is not None
+        if rank in self._requested and number == self.request_number and not is_shown:
             self.stacks[rank] = stack
+            self._counts_from[rank] = self.statuses[rank].received + _STATUSES_AFTER
 
     def _over_hosts(self, ranks: Iterable[int]) -> list[int]:
         """Return the ranks with the first one of each host in front, then the second ones: each host has one word."""
@@ -256,11 +269,19 @@ class HangDetector:
         return status.number, status.still_s(now) >= PATIENCE_S
 
     def _has_stacks(self, now: float) -> bool:
-        """Return whether each rank that was asked, and has not finished, showed its stack, or was silent for long."""
+        """Return whether each rank that was asked, and has not finished, showed its stack, or was silent for long.
+
+        A stack is newer than the last status, and the rank may have gone on between them. So statuses must follow,
+        which come in order on the same connection: as long as that rank is known, and no longer.
+        """
         if self._requested_at is None:
             return False
-        missing = self._requested.keys() & self._waiting.keys() - self._shown().keys()
-        return not missing or now - self._requested_at >= _SILENT_S
+        asked, shown = self._requested.keys() & self._waiting.keys(), self._shown().keys()
+        for rank in asked & shown & self._counts_from.keys():
+            status = self.statuses[rank]
+            if status.received < self._counts_from[rank] and status.is_known(now):
+                return False
+        return asked <= shown or now - self._requested_at >= _SILENT_S
 
     def _shown(self) -> dict[int, str]:
         """Return the stacks that show where a rank is."""

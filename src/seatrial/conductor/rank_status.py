@@ -59,6 +59,8 @@ class RankStatus:
     """Since when it has been in state T or D without a break, as statuses of this step show. None: it is not."""
     seen_at: float = 0.0
     """Time of this status."""
+    received: int = 0
+    """Statuses that have come."""
     known_until: float
     """Until when statuses show what it did: late ones come all at once, and the first one is as old as the wait."""
 
@@ -93,6 +95,7 @@ class RankStatus:
         """Take in (state, CPU seconds, phases entered, phase) as the agent read them."""
         state, cpu_s, number, phase = status
         self.seen_at = now
+        self.received += 1
         self.known_until = min(now, self.known_until + _UNKNOWN_S)
         moved = number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S
         if moved:
@@ -354,6 +357,7 @@ def at_deadline(
     asked: Mapping[int, str],
     now: float,
     deadline: Deadline,
+    moved: Collection[int] = (),
 ) -> list[Suspicion]:
     """Return the suspects when a deadline ends a step whose ranks wait for one another.
 
@@ -362,9 +366,10 @@ def at_deadline(
 
     A rank that waits inside an operation is behind through no fault: the message that it waits for did not come.
     ``asked``: see ``apart``. Of thousands only some are asked: nothing is known of the others, so they are not
-    suspected. ``now``: when the deadline passed; the stacks may have come some time later.
+    suspected. ``now``: when the deadline passed; the stacks may have come some time later. A rank that has entered a
+    phase since, or is one of those that ``moved``, may have waited until then, and is nowhere by its stack.
     """
-    known = sorted(waiting)
+    known = [rank for rank in sorted(waiting) if rank not in moved and statuses[rank].entered_at <= now]
     if deadline.cut_short or not ahead.done:
         known = [rank for rank in known if _is_still(statuses[rank], deadline.allowed_s, now)]
     return _blocked(statuses, waiting, now) or _behind(statuses, waiting, known, ahead, stacks, asked, now)
