@@ -121,3 +121,28 @@ def test_what_readers_say_of_a_state_stays_as_it_is() -> None:
     for changes, words in said:
         whats = [finding.what for finding in rule(replace(DEVICE, **changes)).findings]  # type: ignore[arg-type]
         assert any(words in what for what in whats), (words, whats)
+
+
+def test_states_that_no_reader_knows_are_one_finding() -> None:
+    names = tuple(f"{number:x}" for number in range(4_000))
+    ruling = rule(replace(DEVICE, broken=("row_remap_failure", *names)), replace(RISEN, broken=names))
+    whats = [finding.what for finding in ruling.findings if " is not as it should be: " in finding.what]
+    assert len(whats) == 1
+    assert "a state that is newer than this seatrial" in whats[0]
+    assert any("a memory row could not be remapped" in finding.what for finding in ruling.findings)
+
+
+def test_no_text_of_a_node_is_copied_whole_into_many_findings() -> None:
+    words, lines = "w" * 100_000, [KernelEvent(kind="xid", bus="", code=31, follows=79, text="t" * 100_000)] * 10
+    lines += [KernelEvent(kind="xid", bus=f"{number:04x}:00:00", code=79, text="") for number in range(50)]
+    said: dict[str, Any] = {name: words for name in texts_of(DeviceState) if name not in ("uuid", "bus")}
+    for ruling in (rule(replace(DEVICE, **said)), rule(kernel_events=tuple(lines))):
+        assert ruling.findings
+        for finding in ruling.findings:
+            assert all(len(text) < 1_500 for text in (finding.what, finding.culprit.name, *finding.evidence))
+
+
+def test_more_devices_in_a_step_than_a_machine_has_are_damage_of_its_node() -> None:
+    many = tuple(DeviceWindow(uuid=f"GPU-{number}") for number in range(200))
+    ruling = rule(devices=many)
+    assert "devices: 200, and no machine has more than 128" in ruling.absent[0]

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 _Made = TypeVar("_Made")
 _LARGEST = 2**64
 _MOST_ENTRIES = 4_096
+_MOST_CHARS = 500
+"""Characters of a text: readers write less, and a line of the kernel log is cut at 400. Findings repeat such texts."""
 
 
 def to_json(value: Any) -> Any:
@@ -25,7 +27,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[_Made], value: object) -> _Made:
-    """Return the dataclass. Unknown fields are ignored. Raises ValueError for what is not of its types."""
+    """Return the dataclass. Unknown fields are ignored, and texts are cut. Raises ValueError for other types."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{cls.__name__}: no object")
     hints = _hints(cast("Hashable", cls))
@@ -56,10 +58,12 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return tuple(_read(arguments[0], entry, name) for entry in value)
     if origin is Mapping and isinstance(value, Mapping):
         if len(value) <= _MOST_ENTRIES and all(isinstance(key, str) for key in value):
-            return {key: _read(arguments[1], entry, name) for key, entry in value.items()}
+            return {key[:_MOST_CHARS]: _read(arguments[1], entry, name) for key, entry in value.items()}
     elif is_dataclass(hint) and isinstance(hint, type):
         return from_json(hint, value)
-    elif (hint in (str, bool) and isinstance(value, hint)) or (hint in (int, float) and _is_number(value, hint)):
+    elif hint is str and isinstance(value, str):
+        return value[:_MOST_CHARS]
+    elif (hint is bool and isinstance(value, bool)) or (hint in (int, float) and _is_number(value, hint)):
         return value
     raise ValueError(f"{name}: not as it must be")
 

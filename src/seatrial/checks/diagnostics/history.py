@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -79,16 +79,16 @@ def histories(
     for node_rank, own in sorted(facts_of.items()):
         try:
             states = {
-                fact.name: _distinct(state_in_known_words(from_json(NodeState, fact.value)))
+                fact.name: _plausible(state_in_known_words(from_json(NodeState, fact.value)))
                 for fact in own
                 if fact.name != WINDOW
             }
             windows = tuple(
-                _distinct(window_in_known_words(from_json(NodeWindow, fact.value)))
+                _plausible(window_in_known_words(from_json(NodeWindow, fact.value)))
                 for fact in own
                 if fact.name == WINDOW
             )
-            _require_plausible(states.values(), windows)
+            _require_few(windows)
         except ValueError as error:
             unread[node_rank] = str(error)
             continue
@@ -123,24 +123,23 @@ def histories(
     return _without_copies(found), unread
 
 
-def _distinct(read: _Snapshot) -> _Snapshot:
-    """Return a snapshot or a window as it is. Raises ValueError where two of its devices have one identity."""
+def _plausible(read: _Snapshot) -> _Snapshot:
+    """Return a snapshot or a window as it is. Raises ValueError for more devices than a machine has, and for twins."""
+    _require_at_most(_MOST_DEVICES, len(read.devices), "devices")
     if len({device.uuid for device in read.devices}) < len(read.devices):
         raise ValueError("devices: two have one UUID")
     return read
 
 
-def _require_plausible(states: Iterable[NodeState], windows: Sequence[NodeWindow]) -> None:
-    """Raise ValueError for more things than a machine has: each may become a finding."""
-    ports = {name for window in windows for name in (*window.ports_down, *window.ports)}
-    devices = max((len(state.devices) for state in states), default=0)
-    for count, most, what in (
-        (devices, _MOST_DEVICES, "devices"),
-        (len(ports), _MOST_PORTS, "ports"),
-        (len(windows), _MOST_WINDOWS, "steps"),
-    ):
-        if count > most:
-            raise ValueError(f"{what}: {count}, and no machine has more than {most}")
+def _require_few(windows: Sequence[NodeWindow]) -> None:
+    """Raise ValueError for more steps, and more ports in them, than a machine has: each may become a finding."""
+    _require_at_most(_MOST_PORTS, len({name for each in windows for name in (*each.ports_down, *each.ports)}), "ports")
+    _require_at_most(_MOST_WINDOWS, len(windows), "steps")
+
+
+def _require_at_most(most: int, count: int, what: str) -> None:
+    if count > most:
+        raise ValueError(f"{what}: {count}, and no machine has more than {most}")
 
 
 def _by_device(windows: tuple[NodeWindow, ...]) -> dict[str, list[tuple[NodeWindow, DeviceWindow]]]:

@@ -72,9 +72,12 @@ def _device(device: DeviceState) -> DeviceState:
 
 
 def _changes(changes: DeviceWindow) -> DeviceWindow:
+    uuid = in_label(changes.uuid)
+    if uuid == changes.uuid and not (changes.problem or changes.broken or changes.recovery_action):
+        return changes  # a copy takes longer than all else here
     return replace(
         changes,
-        uuid=in_label(changes.uuid),
+        uuid=uuid,
         problem=_word(changes.problem),
         broken=_broken(changes.broken),
         recovery_action=changes.recovery_action and _word(changes.recovery_action),
