@@ -180,6 +180,23 @@ def test_a_report_that_says_nothing_of_the_parameters_names_nobody() -> None:
     assert finding.culprit.kind == "none"
 
 
+@pytest.mark.parametrize("num_hosts", [2, 3, 4])
+def test_one_sample_by_running_statistics_accuses_nobody(num_hosts: int) -> None:
+    """A rank spoils the parameters so that a share of one sample overflows, and one of two samples does not."""
+    lone = {"samples": 1, "ordinary": None}
+    finding = _stopped(num_hosts, [1], {1: lone})
+    assert (finding.culprit.kind, finding.culprit.ranks) == ("none", ())
+    assert finding.evidence == ("normalized one sample by running statistics: rank 1",)
+    assert "training.batch_size" in finding.action
+    # Nor do such ranks speak for others: here all that would know have it.
+    others = dict.fromkeys(range(1, num_hosts), lone)
+    assert _stopped(num_hosts, [0], others).culprit.kind == "none"
+
+
+def test_a_rank_is_named_among_those_of_which_one_has_one_sample() -> None:
+    assert _stopped(4, [1, 2], {2: {"samples": 1, "ordinary": None}}).culprit.ranks == (1,)
+
+
 def test_a_stop_that_few_ranks_report_accuses_nobody() -> None:
     """All stop together, so a rank that alone says so has made it up; the rest is judged as ever."""
     healthy = trained()

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from seatrial.training import sync_points
+from seatrial.training.models import MODELS, build_model
 from seatrial.training.outcome import NonFinite
 from seatrial.training.precision import are_ordinary
 from seatrial.training.sync_points import MOST_STEPS, SyncPoints, SyncResult
@@ -90,6 +91,19 @@ def test_parameters_near_an_overflow_are_not_ordinary(values: list[float], are: 
     """A training that diverges overflows on one rank first, and that rank is at no fault."""
     parameters = [torch.nn.Parameter(torch.tensor(values)), torch.nn.Parameter(torch.ones(2, 2))]
     assert bool(are_ordinary(parameters)) == are
+
+
+@pytest.mark.parametrize("signs", ["all alike", "any"])
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_of_ordinary_size_overflow_in_no_model(name: str, signs: str) -> None:
+    """Of two samples or more, in float32: else a rank would be named for parameters that others dictate."""
+    model = build_model(name, (3, 8, 8), 10, seed=1)
+    for parameter in model.parameters():
+        parameter.data = 1000.0 * (torch.ones_like(parameter) if signs == "all alike" else parameter.detach().sign())
+    assert are_ordinary(model.parameters())
+    for images in (torch.full((2, 3, 8, 8), 3.0), 3 * torch.rand(2, 3, 8, 8)):
+        loss = torch.nn.functional.cross_entropy(model(images), torch.tensor([0, 1]), reduction="sum")
+        assert math.isfinite(loss.item())
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1e300])

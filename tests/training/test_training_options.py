@@ -305,6 +305,23 @@ def test_the_check_reports_what_a_rank_knows_of_its_own_loss(
     assert said == {"what": "loss", "step": 1, "seed": 1, "ranks": [0], "ordinary": False, "samples": 64}
 
 
+def test_one_sample_by_running_statistics_tells_nothing_of_the_rank(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank has made all parameters 500: that is below 1,000, and only one sample overflows by it."""
+    monkeypatch.setattr(LossScale, "unscale", _make_large)
+    context = FakeContext(check="training", rank=0, group_rank=0, world_size=1, ranks=(0,), group=alone)
+    CHECK.measure(context, Params(model="resnet18", max_steps=2, global_batch_size=1))
+    (said,) = (fact.value for fact in context.facts if fact.name == "nonfinite")
+    assert (said["ranks"], said["samples"], said["ordinary"]) == ([0], 1, None)
+
+
+def _make_large(scale: LossScale, parameters: list[torch.nn.Parameter], group: dist.ProcessGroup) -> bool:
+    for parameter in parameters:
+        parameter.data.fill_(500.0)
+    return False
+
+
 def _spoil(scale: LossScale, parameters: list[torch.nn.Parameter], group: dist.ProcessGroup) -> bool:
     gradient = parameters[0].grad
     assert gradient is not None

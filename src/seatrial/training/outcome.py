@@ -22,8 +22,9 @@ class NonFinite:
     """``loss``: the loss of that step, and since then all parameters are spoiled; ``parameters``: found after that
     step, before they were saved; ``gradients``: in fp16, of that step and of all before it with a higher scale."""
     began_ordinary: bool | None = None
-    """For a loss: whether the parameters that this rank has were of ordinary size before that step. With ddp, its own
-    computing then made its loss not finite, and nothing that it received. None: not looked at."""
+    """For a loss: whether the parameters that this rank has were of ordinary size before that step. With ddp, in
+    float32, its own computing then made its loss not finite, and nothing that it received, unless running statistics of
+    BatchNorm normalized a share of one sample. None: not looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

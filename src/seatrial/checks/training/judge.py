@@ -95,19 +95,27 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
     # A loss that is not finite mostly follows from what the rank received: the sum of all gradients.
     arose = [rank for rank in ranks if in_loss and own[rank].get("ordinary") is True]
     spoiled = [rank for rank, value in own.items() if (value.get("ordinary") is False if in_loss else rank in ranks)]
+    # Of one sample normalized by running statistics nobody can say where its loss arose.
+    unknown = [
+        rank for rank in ranks if in_loss and own[rank].get("samples") == 1 and own[rank].get("ordinary") is None
+    ]
     culprit, action = _NOBODY, "lower training.lr; if that does not help, test the links."
     odd = minority({rank: rank not in spoiled for rank in own}, hosts)
-    if _are_few(evidence, arose, [rank for rank, value in own.items() if value.get("samples") != 0]):
+    able = [rank for rank, value in own.items() if value.get("samples") != 0 and value.get("ordinary") is not None]
+    if _are_few(evidence, arose, able):
         culprit, action = rank_culprit(evidence, arose), "run compute on the named ranks for longer."
     elif odd.majority and odd.odd:
         culprit = ranks_or_links(evidence, odd.odd)
         action = "test the links that lead there, and run compute and memory on the named ranks for longer."
+    elif unknown:
+        action = f"give each rank two samples a step or more (training.batch_size), or {action}"
     elif not ranks:
         action = "the sum over all ranks went wrong: look at the findings of collectives."
     lines = [f"computed from ordinary parameters, by their own reports: {named_ranks(arose)}"] if arose else []
     lines += (
         [f"parameters not finite, or huge, before that step: {named_ranks(spoiled)}"] if in_loss and spoiled else []
     )
+    lines += [f"normalized one sample by running statistics: {named_ranks(unknown)}"] if unknown else []
     what = "the loss is not finite at step" if in_loss else "parameters are not finite after step"
     finding = Finding(
         severity="fail",
@@ -125,7 +133,7 @@ def _judge_nonfinite(evidence: Evidence) -> Ruling:
 def _are_few(evidence: Evidence, accused: list[int], witnesses: list[int]) -> bool:
     """Return whether ranks that accuse themselves are an exception: what is common comes from what they share.
 
-    ``witnesses``: ranks that had samples, so that they would know.
+    ``witnesses``: ranks that had samples, and parameters that tell where a loss arose, so that they would know.
     """
     hosts = evidence.hosts()
     at_fault, in_all = len({hosts[rank] for rank in accused}), len({hosts[rank] for rank in witnesses})

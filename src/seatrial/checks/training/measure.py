@@ -46,6 +46,7 @@ def measure(context: Context, params: Params) -> None:
 def _train(context: Context, params: Params, recipe: Recipe, key: str, group: ProcessGroup) -> None:
     """Train until ``duration_s`` has passed, or until a value is not finite; report all runs so far."""
     from seatrial.checks.training.runs import Runs
+    from seatrial.training.buffers import batch_norms
     from seatrial.training.trainer import train
 
     folder = data_dir(params)
@@ -85,8 +86,10 @@ def _train(context: Context, params: Params, recipe: Recipe, key: str, group: Pr
             ranks = [context.ranks[group_rank] for group_rank in nonfinite.group_ranks]
             said = {"what": nonfinite.what, "step": nonfinite.step, "seed": seed, "ranks": ranks}
             # Of this rank alone; a rank without samples in that step knows nothing of its loss.
-            said["ordinary"] = nonfinite.began_ordinary
             said["samples"] = outcome.local_counts[nonfinite.step - outcome.first_step]
+            # Running statistics normalize one sample, and then parameters of ordinary size may overflow as well.
+            is_bounded = said["samples"] != 1 or not batch_norms(outcome.model)
+            said["ordinary"] = nonfinite.began_ordinary if is_bounded or not nonfinite.began_ordinary else None
             context.fact("nonfinite", said)
             return
         runs.add(outcome)
