@@ -207,13 +207,13 @@ def test_a_file_with_the_name_of_a_killed_trial(tmp_path: Path) -> None:
 def test_a_token_in_the_place_of_ours(tmp_path: Path) -> None:
     """Where others may remove ours, they may put one there."""
     key, folder = "0" * 16, str(tmp_path)
-    for rank in (0, 1):
-        tokens.create_token(folder, key, rank)
+    ours = [tokens.Token(folder, key, rank) for rank in (0, 1)]
+    for token in ours:
+        token.leave()
     with mounted_and_unasked(Path(tokens.file_path(folder, key, 1, "token"))):
-        assert tokens.visible_ranks(folder, key, 0, [0, 1, 2]) == ([0], [1])
-        assert tokens.visible_ranks(folder, key, 1, [0, 1, 2]) == ([0], [1])
-        assert tokens.find_token([folder], key, 1) is None
-        assert tokens.find_token([folder], key, 1, remove=True) is None
+        assert tokens.visible_ranks(folder, key, os.geteuid(), [0, 1, 2]) == ([0], [1])
+        assert [token.is_in_place() for token in ours] == [True, False]
+        ours[1].remove()
 
 
 def test_a_folder_of_another_login(folder: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,14 @@ def trial(params: Sequence[Params], stages: Sequence[str] = STAGES) -> list[Fake
         for context in contexts:
             context.given = dict(shared)
     return contexts
+
+
+def go_on(contexts: Sequence[FakeContext], params: Params, stages: Sequence[str]) -> None:
+    """Have ranks of a trial carry out further stages."""
+    for stage in stages:
+        for context in contexts:
+            context.stage = stage
+            CHECK.measure(context, params)
 
 
 def grave(ruling: Ruling) -> list[Finding]:
@@ -96,37 +107,106 @@ def test_a_token_that_a_neighbor_takes_away_names_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
     """In a folder without the sticky bit: rank 0 has found its token, and the others come too late for it."""
-    look, away = tokens.visible_ranks, tmp_path / "away"
+    look, away, looks = tokens.visible_ranks, tmp_path / "away", itertools.count()
 
-    def looked_and_moved(folder: str, key: str, rank: int, ranks: Collection[int]) -> tuple[list[int], list[int]]:
-        found = look(folder, key, rank, ranks)
-        token = tokens.file_path(folder, key, 0, "token")
-        if rank == 0:
+    def looked_and_moved(folder: str, key: str, owner: int, ranks: Collection[int]) -> tuple[list[int], list[int]]:
+        found, rank = look(folder, key, owner, ranks), next(looks)
+        if rank == 1:
             time.sleep(0.02)  # the clock of a file system moves every 10 ms or so
-            os.rename(token, away)
+            os.rename(tokens.file_path(folder, key, 0, "token"), away)
         if rank == 3 and comes_back:
-            os.rename(away, token)
+            os.rename(away, tokens.file_path(folder, key, 0, "token"))
         return found
 
     monkeypatch.setattr(tokens, "visible_ranks", looked_and_moved)
     params = small(tmp_path, shared="yes")
     contexts = trial([params] * 4)
-    assert [facts(context, "sees") for context in contexts] == [[[[0, 3]]], *[[[[1, 3]]]] * 3]
+    assert [facts(context, "sees") for context in contexts] == [*[[[[0, 3]]]] * 2, *[[[[1, 3]]]] * 2]
     ruling = judge(contexts, params)
     assert [finding for finding in ruling.findings if finding.severity == "fail"] == []
-    assert "whether the folder is shared: somebody removed or moved the token of rank 0" in ruling.absent
+    assert "whether the folder is shared: somebody removed or moved the token of rank 0, or its folder" in ruling.absent
+
+
+@pytest.mark.parametrize("exchanged_for", [{0, 1, 2, 3}, {0}])
+def test_a_folder_that_is_exchanged_while_ranks_look_names_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanged_for: set[int]
+) -> None:
+    """For one that lacks the token of rank 0 alone; its token keeps its ctime."""
+    folder, decoy, away = (tmp_path / name for name in ("folder", "decoy", "away"))
+    look, looks = tokens.visible_ranks, itertools.count()
+
+    def exchanged(*arguments: Any) -> tuple[list[int], list[int]]:
+        if next(looks) not in exchanged_for:
+            return look(*arguments)
+        folder.rename(away)
+        decoy.rename(folder)
+        found = look(*arguments)
+        folder.rename(decoy)
+        away.rename(folder)
+        return found
+
+    folder.mkdir()
+    params = replace(small(folder, shared="yes"), size_bytes=MIB)
+    contexts = trial([params] * 4, STAGES[:2])
+    shutil.copytree(folder, decoy)
+    (token,) = decoy.glob("*-0.token")
+    token.unlink()
+    monkeypatch.setattr(tokens, "visible_ranks", exchanged)
+    go_on(contexts, params, ["view", "measure"])
+    assert [facts(context, "sees") for context in contexts] == [[[[0, 3]]]] * 4
+    assert [finding for finding in judge(contexts, params).findings if finding.severity == "fail"] == []
+    assert len([*decoy.iterdir()]) == 3
+    assert [*folder.iterdir()] == []
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_token_left_in_an_exchanged_folder_names_nobody(tmp_path: Path, comes_back: bool) -> None:
+    """Rank 0 alone opens the one that another user has put there for a moment, or that stays."""
+    folder, decoy, away = (tmp_path / name for name in ("folder", "decoy", "away"))
+    folder.mkdir()
+    decoy.mkdir()
+    params = replace(small(folder, shared="yes"), size_bytes=MIB)
+    contexts = trial([params] * 4, ["key"])
+    go_on(contexts[1:], params, ["token"])
+    folder.rename(away)
+    decoy.rename(folder)
+    go_on(contexts[:1], params, ["token"])
+    if comes_back:
+        folder.rename(decoy)
+        away.rename(folder)
+    go_on(contexts, params, ["view", "measure"])
+    lost = [rank for rank in range(4) if facts(contexts[rank], "token_lost")]
+    assert lost == ([0] if comes_back else [1, 2, 3])
+    assert [finding for finding in judge(contexts, params).findings if finding.severity == "fail"] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.root
+def test_files_in_the_place_of_all_tokens_are_no_tokens(tmp_path: Path) -> None:
+    """Also where one of them is in the place of ours: whose the others are is not read from it."""
+    params = replace(small(tmp_path, shared="no"), size_bytes=MIB)
+    contexts = trial([params] * 2, ["key", "token"])
+    for path in tmp_path.iterdir():
+        path.unlink()
+        path.touch()
+        os.chown(path, 10001, 10001)
+    go_on(contexts, params, ["view", "measure"])
+    for context in contexts:
+        assert [facts(context, name) for name in ("sees", "foreign")] == [[[]], [[[0, 1]]]]
+        assert facts(context, "token_lost") == [True, True]
+    assert [finding for finding in judge(contexts, params).findings if finding.severity == "fail"] == []
 
 
 def test_a_folder_that_refuses_one_token_is_known_as_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user of the disk takes its last inode while rank 1 leaves its token."""
-    create = tokens.create_token
+    leave, numbers = tokens.Token.leave, itertools.count()
 
-    def full_for_one(folder: str, key: str, rank: int) -> None:
-        if rank == 1:
+    def full_for_one(token: tokens.Token) -> None:
+        if next(numbers) == 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        create(folder, key, rank)
+        leave(token)
 
-    monkeypatch.setattr(tokens, "create_token", full_for_one)
+    monkeypatch.setattr(tokens.Token, "leave", full_for_one)
     params = small(tmp_path, shared="yes")
     contexts = trial([params] * 3)
     assert facts(contexts[1], "finds") == [[[0, 0], [2, 2]]]
@@ -366,9 +446,9 @@ def test_who_sees_a_token_knows_no_other_name(tmp_path: Path) -> None:
 def test_another_users_file_is_no_token(tmp_path: Path) -> None:
     for rank in (0, 1):
         Path(tokens.file_path(str(tmp_path), "0" * 16, rank, "token")).touch()
-    assert tokens.visible_ranks(str(tmp_path), "0" * 16, 0, [0, 1, 2]) == ([0, 1], [])
+    assert tokens.visible_ranks(str(tmp_path), "0" * 16, os.geteuid(), [0, 1, 2]) == ([0, 1], [])
     os.chown(tokens.file_path(str(tmp_path), "0" * 16, 1, "token"), 10001, 10001)
-    assert tokens.visible_ranks(str(tmp_path), "0" * 16, 0, [0, 1, 2]) == ([0], [1])
+    assert tokens.visible_ranks(str(tmp_path), "0" * 16, os.geteuid(), [0, 1, 2]) == ([0], [1])
 
 
 @pytest.mark.root
@@ -469,5 +549,5 @@ def test_a_key_that_is_no_key_reaches_no_file(tmp_path: Path, key: object) -> No
 def test_a_link_in_place_of_a_token_stays(tmp_path: Path) -> None:
     theirs = Path(tokens.file_path(str(tmp_path), "0" * 16, 0, "token"))
     theirs.symlink_to("elsewhere")
-    assert tokens.find_token([str(tmp_path)], "0" * 16, 0, remove=True) == str(tmp_path)
+    tokens.Token(str(tmp_path), "0" * 16, 0).remove()
     assert theirs.is_symlink()

@@ -276,7 +276,7 @@ def test_a_removed_token_hides_no_other_fault() -> None:
     ruling = CHECK.judge(replace(whole, facts=(*whole.facts, fact("token_lost", 0, True))), YES)
     (finding,) = grave(ruling)
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n3",))
-    assert "whether the folder is shared: somebody removed or moved the token of rank 0" in ruling.absent
+    assert "whether the folder is shared: somebody removed or moved the token of rank 0, or its folder" in ruling.absent
 
 
 def test_a_host_that_lies_does_not_hide_a_real_fault() -> None:

@@ -37,9 +37,8 @@ class FileSystem:
 
 def file_system(folder: str, proc_root: Path = Path("/proc")) -> FileSystem:
     """Return the file system of a folder. Raises OSError; blocks for as long as that file system does."""
-    path = os.path.realpath(folder)
-    status = os.statvfs(path)
-    kind, mount_point = _mount(path, proc_root)
+    status = os.statvfs(folder)
+    kind, mount_point = _mount(os.path.realpath(folder), proc_root)
     return FileSystem(
         kind=kind,
         mount_point=mount_point,

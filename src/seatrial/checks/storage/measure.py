@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import os
 import secrets
 import time
 from pathlib import Path
@@ -25,7 +26,7 @@ from seatrial.rank.context import Context
 _KEY = "storage/key"
 _LACKS_ROOM = "storage/lacks room"
 _TOKEN = "storage/token"
-"""The folder of the token that this rank left, and which file that was then."""
+"""The token that this rank left. It keeps the folder open for all that is done there."""
 _WARM = 0.05
 """The share of a file in the page cache from which on reading it says little about the disk."""
 _PARTS = {"append": 0.1, "write": 0.5, "read": 0.7, "compare": 0.9}
@@ -38,47 +39,51 @@ def measure(context: Context, params: Params) -> None:
     if context.stage == "key":
         context.share(_KEY, secrets.token_hex(8))
         return
-    key, folders = tokens.checked_key(context.given.get(_KEY)), tokens.candidate_folders(params.folder)
+    key = tokens.checked_key(context.given.get(_KEY))
     try:
         if context.stage == "token":
-            _leave_token(context, params, folders, key)
+            _leave_token(context, params, key)
+            return
+        token: tokens.Token | None = context.kept.get(_TOKEN)
+        if token is None:
+            _find_without_token(context, params, key)
         elif context.stage == "view":
-            _view_folder(context, params, folders, key)
+            _view_folder(context, params, token, key)
         elif context.stage == "repeat":
-            _measure_first_usable(context, params, folders)
+            _measure_in(context, params, token)
         else:
             context.phase("remove the token")
-            if _TOKEN in context.kept:
-                folder, left = context.kept[_TOKEN]
-                if left is None or tokens.token_identity(folder, key, context.rank) != left:
-                    # Somebody removed or moved it, perhaps while the others looked: that they miss it says nothing.
-                    context.fact("token_lost", True)
-            folder = tokens.find_token(folders, key, context.rank, remove=True)
-            if folder is not None and not context.kept.get(_LACKS_ROOM):
-                _measure_first_usable(context, params, (folder,))
+            if not token.is_in_place():
+                # Somebody removed or moved it, perhaps while the others looked: that they miss it says nothing.
+                context.fact("token_lost", True)
+            token.remove()
+            if not context.kept.get(_LACKS_ROOM):
+                _measure_in(context, params, token)
     except BaseException:
-        tokens.find_token(folders, key, context.rank, remove=True)
+        if _TOKEN in context.kept:
+            context.kept[_TOKEN].remove()
         raise
 
 
-def _leave_token(context: Context, params: Params, folders: tuple[str, ...], key: str) -> None:
+def _leave_token(context: Context, params: Params, key: str) -> None:
     """Leave a token in the first folder that takes it, after removing the leftovers of killed trials there."""
     refused: list[list[str]] = []
-    for folder in folders:
+    for folder in tokens.candidate_folders(params.folder):
         context.phase(f"read the file system of {folder}")
         try:
-            system = file_system(folder)
+            token = context.kept[_TOKEN] = tokens.Token(folder, key, context.rank)
+            system = file_system(token.way)
             context.phase(f"remove leftovers in {folder}")
-            removed = tokens.remove_leftovers(folder, time.time())
+            removed = tokens.remove_leftovers(token.way, time.time())
             context.phase(f"write the token in {folder}")
-            tokens.create_token(folder, key, context.rank)
+            token.leave()
         except OSError as error:
             # A token that was not written to its end must not stay either.
-            tokens.find_token((folder,), key, context.rank, remove=True)
-            refused.append([folder, errno.errorcode.get(error.errno or 0, ""), _reason(error)])
+            if (unfinished := context.kept.pop(_TOKEN, None)) is not None:
+                unfinished.remove()
+            refused.append([folder, *_code_and_reason(error)])
             continue
         # No rank has looked for tokens yet.
-        context.kept[_TOKEN] = folder, tokens.token_identity(folder, key, context.rank)
         context.fact(
             "folder",
             {
@@ -95,26 +100,32 @@ def _leave_token(context: Context, params: Params, folders: tuple[str, ...], key
     context.fact("refused", {"named": params.folder is not None, "folders": refused})
 
 
-def _view_folder(context: Context, params: Params, folders: tuple[str, ...], key: str) -> None:
+def _find_without_token(context: Context, params: Params, key: str) -> None:
+    """Report whose tokens are in the named folder, which has refused ours, if only for a moment: they share it."""
+    if params.folder is None or context.stage != "view":
+        return
+    context.phase("find the tokens of the others")
+    with contextlib.suppress(OSError):
+        visible, foreign = tokens.visible_ranks(params.folder, key, os.geteuid(), context.ranks)
+        if visible or foreign:
+            context.fact("finds", _ranges(sorted(visible + foreign)))
+
+
+def _view_folder(context: Context, params: Params, token: tokens.Token, key: str) -> None:
     """Report whose tokens are visible, and whether there is room for the files of all ranks that write here."""
     context.phase("find the token")
-    folder = tokens.find_token(folders, key, context.rank)
+    was_in_place = token.is_in_place()
     context.phase("find the tokens of the others")
-    if folder is None:
-        if params.folder is not None:
-            # Tokens of others in a folder that has refused ours, if only for a moment: they share it.
-            with contextlib.suppress(OSError):
-                visible, foreign = tokens.visible_ranks(params.folder, key, context.rank, context.ranks)
-                if visible or foreign:
-                    context.fact("finds", _ranges(sorted(visible + foreign)))
-        return
     try:
-        visible, foreign = tokens.visible_ranks(folder, key, context.rank, context.ranks)
+        visible, foreign = tokens.visible_ranks(token.way, key, token.owner, context.ranks)
         context.phase("read the free space")
-        system = file_system(folder)
+        system = file_system(token.way)
     except OSError as error:
-        _report_error(context, params, folder, "find tokens", error)
+        _report_error(context, params, token, "find tokens", error)
         return
+    if not (was_in_place and context.rank in visible and token.is_in_place()):
+        # Others may have found the tokens of another folder, or none.
+        context.fact("token_lost", True)
     context.fact("sees", _ranges(visible))
     if foreign:
         context.fact("foreign", _ranges(foreign))
@@ -128,25 +139,20 @@ def _view_folder(context: Context, params: Params, folders: tuple[str, ...], key
                 context.kept[_LACKS_ROOM] = True
 
 
-def _measure_first_usable(context: Context, params: Params, folders: tuple[str, ...]) -> None:
-    """Append, write, read and compare in the first folder that takes a file."""
-    for number, folder in enumerate(folders):
-        operation = "create a file"
-        try:
-            context.phase(f"{operation} in {folder}")
-            with data_file.nameless_file(folder, context.rank) as fd:
-                operation = "append"
-                _append(context, params, fd)
-            context.phase(f"create another file in {folder}")
-            with data_file.nameless_file(folder, context.rank) as fd:
-                operation = "write and read"
-                _write_and_read(context, params, fd)
-            return
-        except OSError as error:
-            if operation == "create a file" and number + 1 < len(folders):
-                continue
-            _report_error(context, params, folder, operation, error)
-            return
+def _measure_in(context: Context, params: Params, token: tokens.Token) -> None:
+    """Append, write, read and compare in the folder of the token."""
+    operation = "create a file"
+    try:
+        context.phase(f"{operation} in {token.folder}")
+        with data_file.nameless_file(token.way, context.rank) as fd:
+            operation = "append"
+            _append(context, params, fd)
+        context.phase(f"create another file in {token.folder}")
+        with data_file.nameless_file(token.way, context.rank) as fd:
+            operation = "write and read"
+            _write_and_read(context, params, fd)
+    except OSError as error:
+        _report_error(context, params, token, operation, error)
 
 
 def _append(context: Context, params: Params, fd: int) -> None:
@@ -192,28 +198,29 @@ def _report_cut(context: Context, what: str, done: int, requested: int) -> None:
         context.fact("cut", {"what": what, "done": done, "of": requested})
 
 
-def _report_error(context: Context, params: Params, folder: str, operation: str, error: OSError) -> None:
+def _report_error(context: Context, params: Params, token: tokens.Token, operation: str, error: OSError) -> None:
+    code, reason = _code_and_reason(error)
     context.fact(
         "trouble",
         {
             "named": params.folder is not None,
-            "folder": folder,
+            "folder": token.folder,
             "doing": operation,
             "phase": context.stage,
-            "code": errno.errorcode.get(error.errno or 0, ""),
-            "reason": _reason(error),
+            "code": code,
+            "reason": reason,
         },
     )
+
+
+def _code_and_reason(error: OSError) -> tuple[str, str]:
+    return errno.errorcode.get(error.errno or 0, ""), error.strerror or str(error)
 
 
 def _until(context: Context, part: str) -> float:
     """Return the monotonic time by which a part that begins now stops with what it has."""
     before = [0.0, *_PARTS.values()][list(_PARTS).index(part)]
     return time.monotonic() + (_PARTS[part] - before) * context.timeout_s
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 def _waited_for_cpu_s() -> float:

@@ -34,7 +34,8 @@ def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
     """
     lost = {fact.rank for fact in evidence.facts if fact.name == "token_lost" and fact.rank is not None}
     if lost and params.shared != "any":
-        what = f"whether the folder is shared: somebody removed or moved the token of {rank_names(sorted(lost))}"
+        moved = f"somebody removed or moved the token of {rank_names(sorted(lost))}, or its folder"
+        what = f"whether the folder is shared: {moved}"
         facts = tuple(fact for fact in evidence.facts if fact.rank not in lost or fact.name != "sees")
         rest = _judge_seen(replace(evidence, facts=facts), params)
         return replace(rest, absent=(*rest.absent, what))

@@ -15,7 +15,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Collection, Iterable
+import weakref
+from collections.abc import Collection
 
 from seatrial import files
 from seatrial.environment.working_folder import typed_folder
@@ -58,53 +59,70 @@ def candidate_folders(folder: str | None) -> tuple[str, ...]:
     return (*folders, tempfile.gettempdir())
 
 
-def create_token(folder: str, key: str, rank: int) -> None:
-    """Create this rank's token, an empty file. Raises OSError."""
-    with files.create(file_path(folder, key, rank, "token"), mode=0o600) as file:
-        os.fsync(file.fileno())
+class Token:
+    """The token of a rank, an empty file, and its folder, which stays open: whoever exchanges that, or closes its way,
+    changes nothing of what is done by the descriptor."""
 
+    def __init__(self, folder: str, key: str, rank: int) -> None:
+        """Open the folder, and leave no token yet. Raises OSError."""
+        self.folder = folder
+        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, fd)
+        self.way = f"/proc/self/fd/{fd}"
+        """The path of the open folder, in this process."""
+        self.owner = -1
+        """The user as whom a file server shows this one, by the token as it was created."""
+        self._key, self._rank = key, rank
+        self._left: tuple[int, int] | None = None
 
-def token_identity(folder: str, key: str, rank: int) -> tuple[int, int] | None:
-    """Return which file this rank's token is, and when it last got another name (st_ino, st_ctime_ns); None without it.
+    def leave(self) -> None:
+        """Create the token. Raises OSError."""
+        with files.create(file_path(self.way, self._key, self._rank, "token"), mode=0o600) as file:
+            os.fsync(file.fileno())
+            created = os.fstat(file.fileno())
+        self.owner = created.st_uid
+        found = self._found(self.way)
+        # Another user may have put a file there already.
+        self._left = found if found and found[0] == created.st_ino else None
 
-    Another user who may rename it, and so hide it for a while, cannot set the second one back.
-    """
-    # A network file system asks its server once more when a file is opened; for its status it may not.
-    with contextlib.suppress(OSError):
-        with files.open_to_read(file_path(folder, key, rank, "token"), follows_links=False) as file:
-            status = os.fstat(file.fileno())
-        return status.st_ino, status.st_ctime_ns
-    return None
+    def is_in_place(self) -> bool:
+        """Return whether the folder's name still leads to the token, and nobody has moved it meanwhile.
 
+        Another user who may rename it, and so hide it for a while, cannot set its ctime back.
+        """
+        return self._left is not None and self._found(self.folder) == self._left
 
-def find_token(folders: Iterable[str], key: str, rank: int, *, remove: bool = False) -> str | None:
-    """Return the folder with this rank's token, and remove the token if ``remove``; None if no folder has it."""
-    for folder in folders:
-        path = file_path(folder, key, rank, "token")
+    def _found(self, folder: str) -> tuple[int, int] | None:
+        """Return which file has the name of the token (st_ino), and when that last got another one (st_ctime_ns)."""
+        # A network file system asks its server once more when a file is opened; for its status it may not.
         with contextlib.suppress(OSError):
-            status = files.status_of_entry(path)
-            if remove and stat.S_ISREG(status.st_mode):
+            path = file_path(folder, self._key, self._rank, "token")
+            with files.open_to_read(path, follows_links=False) as file:
+                status = os.fstat(file.fileno())
+            return status.st_ino, status.st_ctime_ns
+        return None
+
+    def remove(self) -> None:
+        """Remove the token, if it is there."""
+        path = file_path(self.way, self._key, self._rank, "token")
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(files.status_of_entry(path).st_mode):
                 files.remove(path)
-            return folder
-    return None
 
 
-def visible_ranks(folder: str, key: str, rank: int, ranks: Collection[int]) -> tuple[list[int], list[int]]:
+def visible_ranks(folder: str, key: str, owner: int, ranks: Collection[int]) -> tuple[list[int], list[int]]:
     """Return the ranks whose tokens are visible in the folder, and those for which only a file of another user is, both
     ascending. Raises OSError.
 
-    ``rank``: this rank, which has left its own token; a file server decides which number its user has there.
+    ``owner``: the user to whom tokens belong there.
     """
     # One listing has a network file system bring what would else be a question for each name. It may be an old one, so
     # each name is looked up all the same.
     _names(folder)
-    own_uid = os.geteuid()  # in a folder without the sticky bit others may remove the token
-    with contextlib.suppress(OSError):
-        own_uid = files.status_of_entry(file_path(folder, key, rank, "token")).st_uid
     visible, foreign = list[int](), list[int]()
     for each in sorted(ranks):
-        with contextlib.suppress(OSError):
-            (visible if _is_of(own_uid, file_path(folder, key, each, "token")) else foreign).append(each)
+        with contextlib.suppress(FileNotFoundError):
+            (visible if _is_of(owner, file_path(folder, key, each, "token")) else foreign).append(each)
     return visible, foreign
 
 
