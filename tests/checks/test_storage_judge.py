@@ -361,16 +361,22 @@ def failed(ruling: Ruling) -> list[tuple[str, tuple[str, ...]]]:
     return [(each.culprit.kind, each.culprit.nodes) for each in ruling.findings if each.severity == "fail"]
 
 
-@pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EACCES", "EPERM", "EROFS", "ENOENT", "ESTALE", "EIO"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("ENOSPC", "EDQUOT", "EACCES", "EPERM", "EROFS", "ENOENT", "ESTALE", "ELOOP", "EINVAL", "ENAMETOOLONG"),
+        *("ENOTDIR", "ETIMEDOUT", "EBUSY", "", "EIO", "ENXIO", "ENOMEM"),
+    ],
+)
 def test_an_error_of_a_shared_folder_names_no_node(code: str) -> None:
     """Another user fills the disk, or moves the folder, while some ranks write there."""
     value = {"named": True, "folder": "/ckpt", "doing": "write and read", "phase": "measure", "code": code}
     troubles = [fact("trouble", rank, {**value, "reason": "x"}) for rank in (1, 3)]
     shared, alone = fleet([[1.0]] * 4), fleet([[1.0]] * 4, views={rank: [[rank, rank]] for rank in range(4)})
-    named = ("node", ("n1", "n3"))
+    named, is_of_node = ("node", ("n1", "n3")), code in ("EIO", "ENXIO", "ENOMEM")
     ruling = CHECK.judge(replace(shared, facts=(*shared.facts, *troubles)), NAMED)
-    assert failed(ruling) == [named if code == "EIO" else ("none", ())]
-    if code != "EIO":
+    assert failed(ruling) == [named if is_of_node else ("none", ())]
+    if not is_of_node:
         (name,) = [each.culprit.name for each in ruling.findings if each.severity == "fail"]
         assert name == "the file system at /ckpt, which nodes n0, n1, n2, n3 seem to share"
     assert failed(CHECK.judge(replace(alone, facts=(*alone.facts, *troubles)), NAMED)) == [named]

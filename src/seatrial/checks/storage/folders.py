@@ -20,8 +20,12 @@ from seatrial.util.text import as_name, quoted
 _NOBODY = Culprit(kind="none", name="nobody could be named")
 _UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDIR")
 """Errors that only show that this folder is full or closed to the user: no fault if the user did not name it."""
-_OF_THE_FOLDER = (*_UNSUITABLE, "ESTALE", "ELOOP")
-"""Errors that other users of a shared folder can cause, of any of its nodes at one moment."""
+_OF_THE_NODE = (
+    *("EIO", "EREMOTEIO", "EUCLEAN", "ENXIO", "ENODEV", "ENOTCONN", "ESHUTDOWN"),
+    *("EFBIG", "EMFILE", "ENFILE", "ENOMEM"),
+)
+"""Errors of devices, of clients of file systems, and of limits of a rank, which no user of a shared folder can cause on
+another node."""
 _FULL = ("ENOSPC", "EDQUOT")
 """Errors of a full disk, which any of its users can fill. Others of a rank's first file are matters of its node."""
 _TAKEN = "EEXIST"
@@ -72,7 +76,8 @@ def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
 def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
     """Return one finding for each folder and reason, with all nodes where the folder could not be used.
 
-    An error of a folder that several nodes share is no fault of the one that met it.
+    An error of a folder that several nodes share is no fault of the one that met it, unless no user of the folder could
+    have caused it.
     """
     finders = ranges_by_rank(evidence, "finds")
     groups: dict[tuple[bool, str, str, str, str, bool], list[Fact]] = {}
@@ -97,7 +102,7 @@ def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
                 value["code"],
                 value["reason"],
                 f"be used ({_doing(value['doing'])})",
-                value["code"] in _OF_THE_FOLDER and fact.rank in sharing,
+                value["code"] not in _OF_THE_NODE and fact.rank in sharing,
             )
             groups.setdefault(key, []).append(fact)
     findings, unjudged = [], []
