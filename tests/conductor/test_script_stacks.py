@@ -143,3 +143,13 @@ def test_frames_of_any_length_make_a_short_sentence() -> None:
     stacks = {rank: {"text": f'Process 1\n\nThread 1 (idle): "MainThread"\n    {at}'} for rank, at in enumerate(frames)}
     assert 0 < len(ranks_apart(stacks)) < 3_000
     assert 0 < len(ranks_apart({rank: {"text": "", "wchan": at} for rank, at in enumerate(frames)})) < 3_000
+
+
+@pytest.mark.parametrize("field", ["text", "wchan"])
+def test_words_of_an_agent_are_no_place(field: str) -> None:
+    lie = "x: rank 7 on node gpu-7 is broken"
+    said = {"text": f'Thread 1 (idle): "MainThread"\n    {lie}\n', "wchan": lie}
+    usual = stack(_IN_BATCH if field == "text" else "", wchan="futex_wait")
+    words = ranks_apart({0: usual, 1: {**usual, field: said[field]}, 2: usual})
+    assert f'"{lie}"' in words
+    assert lie not in words.replace(f'"{lie}"', "")

@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from seatrial.util.text import named_ranks
+from seatrial.util.text import as_name, named_ranks, quoted
 
 _MOST_CHARS = 500
 """Characters of a frame or a function of the kernel: paths have fewer, and the words of agents end up in notes."""
 _FRAME = re.compile(rf"    (\S.{{0,{_MOST_CHARS - 1}}})")
+_PLAIN_FRAME = re.compile(r"[^\s()]{1,200} \([^\s()]{1,300}\)")
 _WAITS = (
     *("torch/distributed/", "torch/nn/parallel/distributed.py", "torch/autograd/", "torch/cuda/"),
     "seatrial/mpi_backend/",
@@ -19,11 +20,21 @@ _WAITS = (
 
 
 def main_thread_frames(text: str) -> list[str]:
-    """Return the frames of the main thread as py-spy wrote them, the innermost first; empty where it wrote none."""
+    """Return the frames of the main thread as py-spy wrote them, the innermost first; empty where it wrote none.
+
+    One that is no name with a place stands in quotes: an agent may write a sentence there.
+    """
     threads = f"\n{text}".split("\nThread ")
     # A script that never imports threading has no name for its thread.
     main = next((thread for thread in threads if '"MainThread"' in thread.partition("\n")[0]), "".join(threads[1:2]))
-    return [match[1] for line in main.splitlines() if (match := _FRAME.match(line))]
+    frames = [match[1] for line in main.splitlines() if (match := _FRAME.match(line))]
+    return [frame if _PLAIN_FRAME.fullmatch(frame) else quoted(frame) for frame in frames]
+
+
+def kernel_function(event: Mapping[str, Any]) -> str:
+    """Return the function of the kernel in which a rank waits, from its ``stack`` event; empty: none is known."""
+    function = str(event.get("wchan", ""))[:_MOST_CHARS]
+    return function and as_name(function)
 
 
 def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
@@ -40,7 +51,7 @@ def ranks_apart(stacks: Mapping[int, Mapping[str, Any]]) -> str:
         waiting = {rank for rank, of_rank in frames.items() if any(part in of_rank[0] for part in _WAITS)}
         apart = sorted(frames.keys() - waiting) if waiting else _minority(places)
     else:
-        places = {rank: str(event.get("wchan", ""))[:_MOST_CHARS] or _running(event) for rank, event in stacks.items()}
+        places = {rank: kernel_function(event) or _running(event) for rank, event in stacks.items()}
         apart = _minority(places) if all(places.values()) else []
     together = sorted(stacks.keys() - set(apart))
     if not apart or not together:
@@ -73,7 +84,7 @@ def place_of(event: Mapping[str, Any]) -> str:
     """
     frames = main_thread_frames(str(event.get("text", "")))
     if not frames:
-        return str(event.get("wchan", ""))[:_MOST_CHARS]
+        return kernel_function(event)
     own = next((frame for frame in frames if not _is_of_torch(frame)), "")
     return frames[0] if own in ("", frames[0]) else f"{frames[0]}, called by {own}"
 

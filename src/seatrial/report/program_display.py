@@ -13,7 +13,7 @@ from functools import partial
 from typing import IO, Any, cast
 
 from seatrial.agent.last_output import shown as cut_line
-from seatrial.conductor.script_stacks import main_thread_frames
+from seatrial.conductor.script_stacks import kernel_function, main_thread_frames
 from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
 from seatrial.training.progress_lines import progress_words
@@ -342,13 +342,14 @@ def _takes_colors(stream: IO[str] | None) -> bool:
 
 def where_words(event: dict[str, Any]) -> str:
     """Return in words where a rank of a script is, from its ``stack`` event."""
-    quiet = f"last output {float(event.get('quiet_s', 0.0)):.0f} s ago"
-    line, wchan = str(event.get("last_line", "")), str(event.get("wchan", ""))
+    quiet_s = float(event.get("quiet_s", 0.0))
+    line, function = str(event.get("last_line", "")), kernel_function(event)
     state = _STATES.get(str(event.get("state")), "is gone")
-    words = f"{quiet if line else 'no output'}{line and f' ({line.strip()[:200]})'}; {state}{wchan and f' in {wchan}'}"
+    output = f"last output {quiet_s:.0f} s ago ({quoted(line.strip(), 200)})" if line else "no output"
+    words = f"{output}; {state}{function and f' in {function}'}"
     text = str(event.get("text", ""))
     frames = main_thread_frames(text)
     if frames:
         return f"{words}; {', called by '.join(frames[:_MAX_FRAMES])}"
     said = text.strip().partition("\n")[0]
-    return f"{words}; {f'py-spy: {said}' if said else 'no Python stack'}"
+    return f"{words}; {f'py-spy: {quoted(said)}' if said else 'no Python stack'}"
