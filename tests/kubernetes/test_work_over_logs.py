@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from kubernetes.kubectl_script_double import log_of, scripted
 from kubernetes.test_pod_failures import _MET, _lost
 from kubernetes.test_run_log import Heard, ended_pod, training
 
@@ -13,6 +15,10 @@ from seatrial.conductor.program_failures import Exit, fabric_error
 from seatrial.protocol.connecting import may_come_from_others
 from seatrial.protocol.own_errors import message_at
 from seatrial.targets.kubernetes import pod_failures
+from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.log_copies import LogCopies
+from seatrial.targets.kubernetes.log_reader import PodLogs
+from seatrial.targets.kubernetes.pods import PodStatus
 
 _WHY = "watchdog thread terminated with exception: NCCL error: remote process exited or there was a network error"
 
@@ -71,6 +77,31 @@ def test_the_lines_of_a_log_are_judged_once_for_each_signal(tmp_path: Path, monk
         heard.says(ended_pod(number, 1), "".join(f"{line}\n" for line in lines))
     heard.run_log.end_by_exit_codes([ended_pod(number, 1) for number in range(2)], under_mpi=False)
     assert 0 < len(asked) == len(set(asked)) <= len(crashes)
+
+
+class _Compared(PodStatus):
+    """A pod that counts how often any of them is compared with another one, which takes all their fields."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).times += 1
+        return PodStatus.__eq__(self, other)
+
+    __hash__ = PodStatus.__hash__
+
+
+def test_the_logs_of_many_pods_are_found_without_comparing_the_pods(tmp_path: Path) -> None:
+    pods = [
+        _Compared(**{field.name: getattr(ended_pod(number, 1), field.name) for field in fields(PodStatus)})
+        for number in range(40)
+    ]
+    gone = [(log_of(pod.name), f"echo 'Error: pods \"{pod.name}\" not found' >&2; exit 1") for pod in pods]
+    kubectl = Kubectl(program=scripted(tmp_path, *gone), namespace=None)
+    copies = LogCopies(tmp_path)
+    assert len(PodLogs(kubectl, copies).read_to_end(pods, 20.0)) == len(pods)
+    assert [*copies.finish(lambda: False)] == []
+    assert _Compared.times == 0
 
 
 def test_a_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -357,18 +357,18 @@ class PodLogs:
     def __init__(self, kubectl: Kubectl, copies: LogCopies) -> None:
         self._kubectl, self._copies = kubectl, copies
         self._logs: dict[str, PodLog] = {}
-        self._pods: list[PodStatus] = []
+        self._pods: dict[str, PodStatus] = {}
+        """The pods that are read, by their names."""
 
     def take_pods(self, pods: list[PodStatus]) -> None:
         """Take note of the pods that exist, and of their states. The streams of all others end."""
         self._take(pods)
-        listed = {pod.name for pod in self._pods}
-        self._leave([log for name, log in self._logs.items() if name not in listed])
+        self._leave([log for name, log in self._logs.items() if name not in self._pods])
 
     def _take(self, pods: list[PodStatus]) -> None:
         # For a name kubectl reads the log of the newest pod that has it.
-        self._pods = list({pod.name: pod for pod in pods}.values())
-        replaced = [pod.name for pod in self._pods if pod.name in self._logs and self._log_of(pod) is None]
+        self._pods = {pod.name: pod for pod in pods}
+        replaced = [name for name, pod in self._pods.items() if name in self._logs and self._log_of(pod) is None]
         self._leave([self._logs.pop(name) for name in replaced])
 
     @staticmethod
@@ -385,10 +385,10 @@ class PodLogs:
         """Read the logs of the pods that have started, without waiting; none while too much waits for the disk."""
         if self._copies.is_full():
             return
-        open_streams = sum(pod.name in self._logs and self._logs[pod.name].is_open for pod in self._pods)
+        open_streams = sum(pod.name in self._logs and self._logs[pod.name].is_open for pod in self._pods.values())
         share = max(1, open_streams)
         # A stream that fails again and again keeps no other log from being read.
-        for pod in sorted(self._pods, key=self._failures):
+        for pod in sorted(self._pods.values(), key=self._failures):
             log = self._logs.get(pod.name)
             if pod.state == "waiting" or (log is not None and log.is_settled):
                 continue
@@ -431,7 +431,7 @@ class PodLogs:
 
     def _is_settled(self, pod: PodStatus) -> bool:
         """Return whether the log of a pod has been read, or can no longer be fetched."""
-        if pod not in self._pods:
+        if (read := self._pods.get(pod.name)) is None or read.uid != pod.uid:
             return True
         log = self._log_of(pod)
         return log is not None and log.is_settled
