@@ -16,7 +16,7 @@ PYZ=$OUT/seatrial.pyz
 OURS=src${PYTHONPATH:+:$PYTHONPATH}
 # Lines that no double reaches, so that they run for the first time here: what goes wrong is most probably one of them.
 UNREACHED=tests/cuda_double/not_reached.txt
-PARTS="tests smoke quick standard speed images launch faults resume snapshot nccl"
+PARTS="tests smoke quick standard speed images launch faults resume snapshot nccl ranks between"
 
 # Most probable trouble first. Each function is a part; its exit code is its result.
 tests() {
@@ -60,18 +60,78 @@ nccl() {
   [ "$SMALL" ] || [ -s "$WORK/nccl.log" ]
 }
 
+# NCCL between several ranks, although there is one device: with another NCCL_HOSTID each rank is a host to NCCL, so
+# that they meet through sockets and none is refused for sharing the device. Their kernels take turns, so their speeds
+# mean nothing, and a link may be called slow.
+ranks() {
+  echo "--- as NCCL finds them: two ranks on one device are refused"
+  together 2 run "$(plan smoke)" --device cuda --out "$WORK"
+  grep -q "use the same device" "$WORK/said" || return
+  echo "--- three ranks, each a host"
+  HOSTS=1 together 3 run "$(plan smoke network host bootstrap collectives training)" --device cuda --out "$WORK" || return
+  echo "--- the links between them"
+  HOSTS=1 together 3 run "$(plan smoke links)" --device cuda --out "$WORK" || [ $? = 1 ]
+}
+between() {
+  local small
+  small=$(plan smoke bootstrap collectives training)
+  amiss "kill@collectives/all_reduce:1" "SIGKILL" && amiss "hang@collectives/all_reduce:1" "rank 1" &&
+    amiss "stop@training/step 5:1" "rank 1" && amiss "flip@training/step 5:1" "replica"
+}
+amiss() { # FAULT WORDS: the fault in one of two ranks over NCCL must end in a FAIL with these words
+  echo "--- $1"
+  SEATRIAL_PLANT=$1 HOSTS=1 together 2 run "$small" --device cuda --out "$WORK"
+  local code=$?
+  if [ "$code" != 1 ] || ! grep -q "$2" "$WORK/said"; then
+    echo "planted $1: exit code $code, expected 1 and \"$2\""
+    return 1
+  fi
+}
+together() { # COUNT COMMAND...: so many ranks, as env:// starts them; what rank 0 says is in $WORK/said
+  local count=$1 rank port token started=()
+  shift
+  port=$((20000 + RANDOM % 10000)) token=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')
+  for ((rank = count - 1; rank >= 0; rank--)); do
+    env SEATRIAL_TOKEN="$token" RANK="$rank" WORLD_SIZE="$count" LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 \
+      MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" ${HOSTS:+NCCL_HOSTID="host$rank"} \
+      "$PYTHON" "$PYZ" "$@" >"$WORK/said.$rank" 2>&1 &
+    started+=($!)
+  done
+  local code=0
+  wait "$!" || code=$?
+  for rank in "${started[@]}"; do wait "$rank"; done
+  mv "$WORK/said.0" "$WORK/said"
+  cat "$WORK/said"
+  return "$code"
+}
+
 seatrial() { "$PYTHON" "$PYZ" "$@"; }
 measure() { PYTHONPATH=$OURS "$PYTHON" tools/gpu_measurements.py "$@"; }
-plan() { # LEVEL: a plan file, with small sizes for a double
-  echo "level = \"$1\"" >"$WORK/$1.toml"
-  # Its own is longer than a part may take; a trial that is cut short still reports what it measured.
-  if [ "$1" = standard ] && [ -z "$SMALL" ]; then echo 'deadline_s = 450' >>"$WORK/$1.toml"; fi
-  if [ "$SMALL" ]; then
-    printf '%s\n' 'deadline_s = 400' '[compute]' 'gpu_size = 128' 'rounds = 1' 'timeout_s = 100' '[memory]' \
-      'gpu_copy_bytes = 16_777_216' 'host_copy_bytes = 16_777_216' 'gpu_share = 0.02' \
-      '[collectives]' 'gpu_sizes = [8, 65_536]' '[training]' 'max_steps = 20' >>"$WORK/$1.toml"
-  fi
-  echo "$WORK/$1.toml"
+plan() { # LEVEL [CHECK...]: a plan file, with small sizes for a double; with CHECKs it is for ranks that share a device
+  local level=$1 checks=${*:2}
+  {
+    echo "level = \"$level\""
+    [ -z "$checks" ] || echo "checks = [\"${checks// /\", \"}\"]"
+    if [ "$SMALL" ]; then
+      echo 'deadline_s = 400'
+    elif [ "$level" = standard ]; then
+      # Its own is longer than a part may take; a trial that is cut short still reports what it measured.
+      echo 'deadline_s = 450'
+    elif [ "$checks" ]; then
+      echo 'deadline_s = 300' # their kernels take turns on the device
+    fi
+    # Ranks that share a device find it in use.
+    [[ $checks != *host* ]] || printf '%s\n' '[host]' 'max_device_used_gb = 64'
+    if [ "$SMALL" ]; then
+      checks=${checks:-compute memory collectives training}
+      [[ $checks != *compute* ]] || printf '%s\n' '[compute]' 'gpu_size = 128' 'rounds = 1' 'timeout_s = 100'
+      [[ $checks != *memory* ]] ||
+        printf '%s\n' '[memory]' 'gpu_copy_bytes = 16_777_216' 'host_copy_bytes = 16_777_216' 'gpu_share = 0.02'
+      [[ $checks != *collectives* ]] || printf '%s\n' '[collectives]' 'gpu_sizes = [8, 65_536]'
+      [[ $checks != *training* ]] || printf '%s\n' '[training]' 'max_steps = 20'
+    fi
+  } >"$WORK/$level.toml"
+  echo "$WORK/$level.toml"
 }
 trial() { # LEVEL: PASS, a partial one too; on a double any verdict will do, as its speeds are those of a loaded host
   local code=0

@@ -32,7 +32,11 @@ def install_nccl(torch: Any, driver: Driver) -> None:
         if is_nccl:
             world: Any = dist.group.WORLD
             nccl_groups.add(id(world))
-            _refuse_shared_device(dist, driver)
+            try:
+                _refuse_shared_device(dist, driver)
+            except dist.DistBackendError:
+                dist.destroy_process_group()  # NCCL refuses while torch makes the group, so there is none
+                raise
 
     def new_group(ranks: Any = None, timeout: Any = None, backend: str | None = None, **settings: Any) -> Any:
         is_nccl = backend == "nccl" or (backend is None and id(dist.group.WORLD) in nccl_groups)
@@ -74,8 +78,11 @@ def _refusing_cpu(real: Any, nccl_groups: set[int], dist: Any) -> Any:
 
 
 def _refuse_shared_device(dist: Any, driver: Driver) -> None:
-    """Raise as NCCL does where two ranks of a group have one device (src/init.cc: Duplicate GPU detected)."""
-    own = f"{platform.node()} {driver.numbers[driver.current]}"
+    """Raise as NCCL does where two ranks of a group have one device (src/init.cc: Duplicate GPU detected).
+
+    To NCCL a host is what NCCL_HOSTID says, where it is set (src/misc/utils.cc: getHostHash).
+    """
+    own = f"{os.environ.get('NCCL_HOSTID') or platform.node()} {driver.numbers[driver.current]}"
     store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
     store.set(f"double/{rank}", own)
     for other in range(dist.get_world_size()):

@@ -27,6 +27,7 @@ def install(torch: Any) -> None:
     torch.cuda.default_generators = tuple(
         torch.Generator(device=f"cuda:{index}") for index in range(len(driver.numbers))
     )
+    torch.Tensor.__reduce_ex__ = tensors.reduced(torch.Tensor.__reduce_ex__)
     mode: Any = tensors.Placed(driver)
     mode.__enter__()
 

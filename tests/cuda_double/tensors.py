@@ -51,6 +51,20 @@ def put(tensor: Any, index: int) -> None:
     tensor.__dict__["_double"] = index
 
 
+def reduced(real: Any) -> Any:
+    """Return ``Tensor.__reduce_ex__`` without the index, as a checkpoint holds plain tensors."""
+
+    def plain(tensor: Any, protocol: Any) -> Any:
+        index = tensor.__dict__.pop("_double", None)
+        try:
+            return real(tensor, protocol)
+        finally:
+            if index is not None:
+                put(tensor, index)
+
+    return plain
+
+
 def tensors_in(value: Any) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value

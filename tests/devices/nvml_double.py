@@ -75,7 +75,8 @@ def h100(index: int, **changes: object) -> Answers:
         "field.90": 26562,
         "field.94": 106 + index,
         "field.74": 7_015_662_857_000,
-        **{f"field.{field}": 0 for field in (75, 76, 77, 78, 79, 80, 269, 270, 271)},
+        **{f"field.{field}": 0 for field in (75, 76, 77, 78, 79, 269, 270, 271)},
+        "field.80": 7_015_662_857_000,  # as on an H200: below the application clocks, by the power limit
     }
     return {**answers, **{key.replace("__", "."): value for key, value in changes.items()}}
 

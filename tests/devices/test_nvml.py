@@ -44,7 +44,8 @@ def test_a_healthy_device(machine: Machine) -> None:
     assert (first.power_w, first.power_limit_w, first.sm_max_mhz) == (68.92, 700, 1980)
     assert (first.nvlinks, first.nvlinks_active, first.nvlink_gbps) == (18, 18, 26.562)
     assert (first.counters["pcie_replays"], second.counters["pcie_replays"]) == (106, 107)
-    assert first.throttled_ns["power_cap"] == 7_015_662_857_000
+    # The time below the application clocks, for whatever reason, is no reason.
+    assert {name: value for name, value in first.throttled_ns.items() if value} == {"power_cap": 7_015_662_857_000}
     assert (first.broken, first.problem, first.recovery_action, first.fabric_state) == ((), "", "none", "completed")
     assert (first.mig, first.ecc_enabled, first.persistence, first.compute_mode) == (False, True, True, "default")
     assert (first.processes, first.throttle_reasons) == ((), ())

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import seatrial
+from seatrial.checks import compute
 from seatrial.devices.specs import find, highest_memory_peak, highest_peak, specs
 
 NAMES = {
@@ -52,6 +53,15 @@ def test_a_name_belongs_to_one_row() -> None:
     for spec in specs():
         for name in spec.names:
             assert find(name.replace("*", "X")) is spec
+
+
+def test_no_healthy_device_is_near_the_limit_of_its_model() -> None:
+    """What healthy devices keep up with the timed shape (bench/results/gpu_first_hour.json; gpu-fryer)."""
+    healthy = {"NVIDIA H200": 678, "NVIDIA H100 80GB HBM3": 730, "NVIDIA GH200 480GB": 705, "NVIDIA GB200": 1550}
+    for name, tflops in {**healthy, "NVIDIA A100-PCIE-40GB": 224}.items():
+        spec = find(name)
+        assert spec is not None
+        assert tflops >= 1.1 * compute.params.Params().fraction * spec.attainable_tflops["bf16"], name
 
 
 def test_attainable_rates_are_below_the_peak_and_have_a_source() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from seatrial.checks.shared.timing import timed
 from seatrial.devices.node_state import NodeReader
 from seatrial.rank.device import Device, open_device
+from seatrial.worker.failures import cause_of
 
 pytestmark = pytest.mark.gpu
 
@@ -54,12 +57,47 @@ def test_a_call_takes_as_long_as_in_a_bare_loop() -> None:
     assert min(ours) == pytest.approx(min(bare_s() for _ in range(3)), rel=0.06)
 
 
-def test_an_error_of_the_device_is_called_one() -> None:
-    from seatrial.worker.failures import cause_of
-
+def test_what_a_process_does_not_get_is_no_error_of_its_device() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50, dtype=torch.uint8, device="cuda")
     assert cause_of(caught.value) == "memory"
     with pytest.raises(RuntimeError) as caught:
         torch.cuda.set_device(torch.cuda.device_count() + 3)
-    assert cause_of(caught.value) == "device"
+    assert cause_of(caught.value) == "setup"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "torch.arange(4, device='cuda')[torch.tensor([9], device='cuda')]",
+        "kernel('*(int*)0x10 = 1;')",
+        "kernel('*(int*)((char*)p + 1) = 1;')",
+        "kernel('__trap();')",
+    ],
+    ids=["assertion", "illegal address", "misaligned address", "trap"],
+)
+def test_an_error_of_the_device_is_called_one(call: str) -> None:
+    """In a process that ends with it: after such an error a process can use its device no more."""
+    if "kernel" in call and not hasattr(torch.cuda, "_compile_kernel"):
+        pytest.skip("torch.cuda._compile_kernel is there from torch 2.9 on")
+    done = subprocess.run(
+        [sys.executable, "-c", _FAILING, call], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "device\n"), done.stderr
+
+
+_FAILING = """
+import sys
+import torch
+from seatrial.worker.failures import cause_of
+
+def kernel(body):
+    compiled = torch.cuda._compile_kernel('extern "C" __global__ void f(int* p) { ' + body + ' }', "f")
+    compiled(grid=(1, 1, 1), block=(32, 1, 1), args=[torch.zeros(64, dtype=torch.int32, device="cuda")])
+
+try:
+    eval(sys.argv[1])
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    print(cause_of(error))
+"""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from seatrial.environment.mps import FOLDER
 from seatrial.protocol.phase_page import PhaseWriter, create
 from seatrial.worker.worker_main import _open_rank
 
@@ -47,6 +48,13 @@ def test_a_rank_compiles_nothing_and_has_no_folder_for_it(open_rank: Open, monke
     open_rank()
     with pytest.raises(OSError, match=r"No such file|denied"):
         os.mkdir(f"{os.environ['TORCHINDUCTOR_CACHE_DIR']}/code")
+
+
+@pytest.mark.skipif(os.path.lexists(FOLDER), reason=f"somebody has made {FOLDER} on this machine")
+def test_a_rank_asks_no_neighbor_for_a_share_of_its_gpu(open_rank: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+    open_rank()
+    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == "/proc"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has accelerators")

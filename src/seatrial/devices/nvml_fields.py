@@ -33,12 +33,15 @@ THROTTLE_FIELDS: Mapping[int, str] = {
     77: "board_limit",
     78: "low_utilization",
     79: "reliability",
-    80: "application_clocks",
     269: "sw_thermal",
     270: "hw_thermal",
     271: "power_brake",
 }
-"""Counters of nanoseconds, exact without any sampling."""
+"""Counters of nanoseconds, exact without any sampling.
+
+Not among them is 80 (NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS): it is no reason, but the time below the application
+clocks for any of them. An idle H200 without such clocks counted all its time, and a busy one that of its power limit.
+"""
 LINK_COUNTER_FIELDS: Mapping[int, str] = {
     161: "nvlink_replays",
     162: "nvlink_recoveries",
