@@ -193,6 +193,34 @@ def test_a_private_folder_is_made_once(path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o000, 0o077], indirect=True)
+def test_nobody_reads_a_lock_who_cannot_write_to_it(path: Path, umask: int) -> None:
+    """Who can read a file can lock it for as long as he likes."""
+    modes = {0o022: 0o600, 0o002: 0o660, 0o000: 0o666, 0o077: 0o600}
+    lock = files.open_lock(path)
+    assert stat.S_IMODE(os.fstat(lock).st_mode) == modes[umask]
+    assert files.other_holders(lock, path) == ""
+    os.close(lock)
+
+
+def test_readers_of_an_older_lock_are_told_and_then_kept_out(path: Path) -> None:
+    path.write_bytes(b"process 1")
+    path.chmod(0o644)
+    lock = files.open_lock(path)
+    assert f"a user who can read {path} holds this lock" in files.other_holders(lock, path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644  # it may be no lock of ours
+    files.write_holder(lock, "process 2")
+    assert files.other_holders(lock, path) == ""
+    assert (stat.S_IMODE(path.stat().st_mode), path.read_bytes()) == (0o600, b"process 2")
+    os.close(lock)
+    (path.parent / "other").hardlink_to(path)
+    path.chmod(0o644)
+    lock = files.open_lock(path)
+    files.write_holder(lock, "process 3")
+    os.close(lock)
+    assert (stat.S_IMODE(path.stat().st_mode), path.read_bytes()) == (0o644, b"process 2")
+
+
 @pytest.mark.root
 def test_files_of_other_users_are_not_written(path: Path) -> None:
     path.write_bytes(SECRET)

@@ -104,17 +104,38 @@ def open_lock(path: str | os.PathLike[str]) -> int:
     """Open a file to lock it with flock, and return its descriptor. A new one is empty.
 
     The lock of another user can be waited for, too: users of a group share folders of data. ``write_holder`` does not
-    write to it.
+    write to it. A user who can read a file can lock it, so only users who can write to a new one can read it.
     """
-    return _open_ours(path, os.O_RDWR, foreign=True)
+    return _open_ours(path, os.O_RDWR, foreign=True, mode=_without_readers(0o666 & ~umask_of_process()))
 
 
 def write_holder(lock: int, text: str) -> None:
-    """Replace the content of a lock, unless its file belongs to another user or has several names."""
+    """Replace the content of a lock, and keep out who can only read it, unless its file belongs to another user or has
+    several names."""
     status = os.fstat(lock)
     if status.st_uid == os.geteuid() and status.st_nlink == 1:
+        mode = stat.S_IMODE(status.st_mode)
+        if mode != _without_readers(mode):  # An older version made it.
+            with contextlib.suppress(OSError):
+                os.fchmod(lock, _without_readers(mode))
         os.ftruncate(lock, 0)
         os.pwrite(lock, text.encode(), 0)
+
+
+def other_holders(lock: int, named: Path) -> str:
+    """Return the end of a sentence about users who may hold a lock and cannot write to it; empty: nobody can.
+
+    ``named``: the path of the lock for a person.
+    """
+    mode = stat.S_IMODE(os.fstat(lock).st_mode)
+    if mode == _without_readers(mode):
+        return ""
+    return f"; if that one has ended, a user who can read {named} holds this lock: remove the file"
+
+
+def _without_readers(mode: int) -> int:
+    """Return a mode without the right of other users to read where they have none to write."""
+    return mode & ~(~mode << 1 & 0o044)
 
 
 def open_to_read(
@@ -408,12 +429,14 @@ def open_run_folder(path: str) -> int:
         os.close(folder)
 
 
-def _open_ours(path: str | os.PathLike[str], access: int, *, run_folder: bool = False, foreign: bool = False) -> int:
+def _open_ours(
+    path: str | os.PathLike[str], access: int, *, run_folder: bool = False, foreign: bool = False, mode: int = 0o666
+) -> int:
     """Create a file, or open an existing one if it is ours. ``foreign``: any regular file will do."""
     with _folder(path, run_folder) as (folder, name):
         for _ in range(_TRIES):
             with contextlib.suppress(FileExistsError):
-                return _open_new(name, access, 0o666, folder)
+                return _open_new(name, access, mode, folder)
             with contextlib.suppress(FileNotFoundError):
                 return _open_existing(folder, name, access, foreign=foreign)
     raise OSError(errno.EBUSY, f"{name} was created and removed {_TRIES} times meanwhile")

@@ -347,10 +347,12 @@ def test_a_planted_lock_is_refused_and_nothing_written(store: CheckpointFolder, 
 def test_the_name_of_a_holder_cannot_color_a_terminal(tmp_path: Path) -> None:
     holder = {"pid": "\x1b[31m", "host": "a\nError: forged", "since": "\x1b]0;title\x07"}
     (tmp_path / "lock").write_text(json.dumps(holder))
+    (tmp_path / "lock").chmod(0o644)
     with (tmp_path / "lock").open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(RequestError, match="is in use by another job") as caught:
             CheckpointFolder(tmp_path, lock_wait_s=0).newest()
+    assert f"a user who can read {tmp_path / 'lock'} holds this lock" in str(caught.value)
     assert str(caught.value).isprintable()
 
 

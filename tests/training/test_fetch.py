@@ -334,9 +334,12 @@ def test_the_wait_for_a_lock_is_bounded_and_announced(server: FailingServer, fet
         lock.write("process 7 on node3")
         lock.flush()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(SeatrialError, match=r"process 7 on node3 has held the lock .*images\.gz\.lock"):
+        (place / ".images.gz.lock").chmod(0o644)
+        with pytest.raises(SeatrialError, match=r"process 7 on node3 has held the lock .*images\.gz\.lock") as caught:
             fetched(server.url, patience=HASTY)
     assert "process 7 on node3 is fetching it" in fetched.lines[0]
+    for text in (fetched.lines[0], str(caught.value)):
+        assert f"a user who can read {place / '.images.gz.lock'} holds this lock" in text
     assert server.requests == []
     fetched(server.url)
 

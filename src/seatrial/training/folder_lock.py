@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from seatrial.errors import RequestError
-from seatrial.files import open_lock, write_holder
+from seatrial.files import open_lock, other_holders, write_holder
 
 _NAME = "lock"
 _HELD = (errno.EAGAIN, errno.EACCES)
@@ -37,7 +37,7 @@ def lock_folder(folder: Path, *, named: Path, wait_s: float) -> int | None:
             if time.monotonic() > give_up:
                 raise RequestError(
                     f"{named} is in use by another job: {_holder(descriptor)} writes its checkpoints there; wait "
-                    "until it has ended, or give another folder."
+                    f"until it has ended, or give another folder{other_holders(descriptor, named / _NAME)}."
                 )
             time.sleep(_POLL_S)
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}

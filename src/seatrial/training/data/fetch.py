@@ -23,6 +23,7 @@ from seatrial.files import (
     open_lock,
     open_to_append,
     open_to_read,
+    other_holders,
     remove,
     rename_durably,
     write_holder,
@@ -174,10 +175,13 @@ def _locked(job: _Job) -> Iterator[None]:
             if time.monotonic() > ends_at:
                 raise SeatrialError(
                     f"{holder} has held the lock {job.place / name} for {lock_s:.0f} s; check whether it still "
-                    "downloads, end it, and try again."
+                    f"downloads, end it, and try again{other_holders(descriptor, job.place / name)}."
                 )
             if not has_printed:
-                job.print_status(f"{job.download.name}: {holder} is fetching it; waiting at most {lock_s:.0f} s")
+                job.print_status(
+                    f"{job.download.name}: {holder} is fetching it; waiting at most {lock_s:.0f} s"
+                    f"{other_holders(descriptor, job.place / name)}"
+                )
                 has_printed = True
             time.sleep(_POLL_S)
         write_holder(descriptor, f"process {os.getpid()} on {socket.gethostname()}")
