@@ -58,7 +58,7 @@ def test_py_spy_shows_where_a_script_hangs(tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.errors
     for rank in range(2):
         (line,) = [line for line in ended.errors.splitlines() if f"] rank {rank} on " in line]
-        assert "s ago (up); " in line
+        assert 's ago ("up"); ' in line
         assert "waiting (hang.py:3), called by <module> (hang.py:4)" in line
     assert "hunter2" not in ended.output + ended.errors
     assert [path for path in running.out.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()] == []
