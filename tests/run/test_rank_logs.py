@@ -203,6 +203,26 @@ def test_a_disk_that_answers_nothing_holds_up_nobody(
     assert (tmp_path / "rank1.gen0.log").read_bytes() == b"y" * 10
 
 
+@pytest.mark.parametrize("ranks_that_flood", [1, 8])
+def test_ranks_that_print_without_end_leave_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, ranks_that_flood: int
+) -> None:
+    """One node filled all the memory that output may wait in, and that of all other nodes was missing."""
+    disk = SlowDisk(monkeypatch)
+    request.addfinalizer(disk.thaw)
+    monkeypatch.setattr(rank_logs, "_MOST_WAITING_BYTES", 10_000)
+    disk.freeze()
+    logs = RankLogs(tmp_path, ranks_that_flood + 1)
+    for at in range(0, 20_000, 10):
+        for rank in range(ranks_that_flood):
+            logs.take(piece(at, b"x" * 10, rank=rank))
+    assert 8_000 <= logs._disk.waiting_bytes < 9_800
+    logs.take(piece(0, b"y" * 200, rank=ranks_that_flood, last=True))
+    disk.thaw()
+    logs.close()
+    assert (tmp_path / f"rank{ranks_that_flood}.gen0.log").read_bytes() == b"y" * 200
+
+
 def test_a_thread_that_cannot_start_names_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This user has no process left; later he has."""
     logs = RankLogs(tmp_path, 1)

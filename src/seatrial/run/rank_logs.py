@@ -20,8 +20,10 @@ from seatrial.util.disk_writer import DiskWriter, WrittenFile
 
 _MAX_RANK_BYTES = 1 << 30
 """For all files of a rank together: an agent that lies must not fill the disk of the controller."""
-_MOST_WAITING_BYTES = 256 << 20
-"""Bytes of all ranks that wait for the disk: at 1 MB/s, those of four minutes."""
+_MOST_WAITING_BYTES = 320 << 20
+"""Bytes of all ranks that wait for the disk; those of one rank: at 1 MB/s, of four minutes."""
+_SHARE = 4
+"""No more bytes of a file wait than this number times what is left, so that ranks that print without end leave some."""
 _LAST_WRITE_S = 60.0
 """Time for the disk to take the rest at the end."""
 _GAP_WORDS = b"\nseatrial: %d bytes of output are missing here\n"
@@ -140,7 +142,11 @@ class RankLogs:
         self._disk.leave_out(written, gap_bytes + file.lost_bytes)
         file.lost_bytes = 0
         head_bytes = len(_GAP_WORDS % written.left_out_bytes) if written.left_out_bytes else 0
-        if self._rank_bytes[file.rank] + head_bytes + len(piece) > _MAX_RANK_BYTES:
+        room_bytes = _SHARE * (_MOST_WAITING_BYTES - self._disk.waiting_bytes)
+        if (
+            len(written.waiting) + len(piece) > room_bytes
+            or self._rank_bytes[file.rank] + head_bytes + len(piece) > _MAX_RANK_BYTES
+        ):
             self._disk.leave_out(written, len(piece))
             return
         self._rank_bytes[file.rank] += head_bytes + len(piece)

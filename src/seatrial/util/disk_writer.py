@@ -85,6 +85,11 @@ class DiskWriter:
         self._thread: threading.Thread | None = None
         """Once it has ended, the next piece starts another one."""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of all files that wait."""
+        return self._num_waiting
+
     def open(
         self,
         path: str,
