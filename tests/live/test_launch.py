@@ -155,7 +155,7 @@ def test_the_rank_for_which_another_gave_up_waiting_is_named(tmp_path: Path) -> 
     )
     ended = launch(tmp_path, "--nproc-per-node", "2", name).ended()
     heading = next(i for i, line in enumerate(ended.errors.splitlines()) if "some ranks gave up waiting" in line)
-    assert "(takes long); sleeps in " in ended.errors.splitlines()[heading + 1]
+    assert '("takes long"); sleeps in ' in ended.errors.splitlines()[heading + 1]
     *_, whose, last_line, others, last = ended.errors.splitlines()
     assert (whose, last_line) == ("seatrial: the last output of rank 1:", "  takes long")
     assert others == "seatrial: the last output of rank 0, which gave up waiting:"
