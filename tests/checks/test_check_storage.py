@@ -46,6 +46,13 @@ def trial(params: Sequence[Params], stages: Sequence[str] = STAGES) -> list[Fake
     return contexts
 
 
+def shared_by(folder: Path, num_ranks: int) -> tuple[Params, list[FakeContext]]:
+    """Return the parameters of ranks that will write little in a new folder, and these ranks, which have a key."""
+    folder.mkdir()
+    params = replace(small(folder, shared="yes"), size_bytes=MIB)
+    return params, trial([params] * num_ranks, ["key"])
+
+
 def go_on(contexts: Sequence[FakeContext], params: Params, stages: Sequence[str]) -> None:
     """Have ranks of a trial carry out further stages."""
     for stage in stages:
@@ -145,9 +152,8 @@ def test_a_folder_that_is_exchanged_while_ranks_look_names_nobody(
         away.rename(folder)
         return found
 
-    folder.mkdir()
-    params = replace(small(folder, shared="yes"), size_bytes=MIB)
-    contexts = trial([params] * 4, STAGES[:2])
+    params, contexts = shared_by(folder, 4)
+    go_on(contexts, params, ["token"])
     shutil.copytree(folder, decoy)
     (token,) = decoy.glob("*-0.token")
     token.unlink()
@@ -163,10 +169,8 @@ def test_a_folder_that_is_exchanged_while_ranks_look_names_nobody(
 def test_a_token_left_in_an_exchanged_folder_names_nobody(tmp_path: Path, comes_back: bool) -> None:
     """Rank 0 alone opens the one that another user has put there for a moment, or that stays."""
     folder, decoy, away = (tmp_path / name for name in ("folder", "decoy", "away"))
-    folder.mkdir()
+    params, contexts = shared_by(folder, 4)
     decoy.mkdir()
-    params = replace(small(folder, shared="yes"), size_bytes=MIB)
-    contexts = trial([params] * 4, ["key"])
     go_on(contexts[1:], params, ["token"])
     folder.rename(away)
     decoy.rename(folder)
@@ -178,6 +182,26 @@ def test_a_token_left_in_an_exchanged_folder_names_nobody(tmp_path: Path, comes_
     lost = [rank for rank in range(4) if facts(contexts[rank], "token_lost")]
     assert lost == ([0] if comes_back else [1, 2, 3])
     assert [finding for finding in judge(contexts, params).findings if finding.severity == "fail"] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("is_back_at", ["view", "measure", ""])
+def test_a_folder_that_is_closed_for_some_names_nobody(tmp_path: Path, is_back_at: str) -> None:
+    """A link to itself is in its place when ranks 0 and 1 leave their tokens, and until a later stage, or the end."""
+    folder, away = tmp_path / "folder", tmp_path / "away"
+    params, contexts = shared_by(folder, 5)
+    go_on(contexts[2:], params, ["token"])
+    folder.rename(away)
+    folder.symlink_to(folder)
+    go_on(contexts[:2], params, ["token"])
+    for stage in ("view", "measure"):
+        if stage == is_back_at:
+            folder.unlink()
+            away.rename(folder)
+        go_on(contexts, params, [stage])
+    (finding,) = [finding for finding in judge(contexts, params).findings if finding.severity == "fail"]
+    assert finding.what == f"{folder} on nodes n0, n1 cannot be written to: Too many levels of symbolic links"
+    assert (finding.culprit.kind, finding.culprit.nodes) == ("none", ())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

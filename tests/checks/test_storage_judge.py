@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -393,12 +395,16 @@ def test_a_shared_disk_that_is_full_for_a_moment_names_no_node() -> None:
     assert failed(CHECK.judge(replace(whole, measurements=short), NAMED)) == [("none", ()), ("node", ("n3",))]
 
 
+def refused(rank: int, code: str, *stages: str) -> list[Fact]:
+    value = {"named": True, "folders": [["/ckpt", code, os.strerror(getattr(errno, code))]]}
+    return [fact("refused", rank, value, stage) for stage in stages]
+
+
 @pytest.mark.parametrize(
     ("code", "finds", "is_named"),
     [
         ("ENOSPC", [[0, 2]], False),
         ("EDQUOT", [[0, 0]], False),
-        ("ENOENT", [[0, 2]], False),
         ("ENOSPC", [[3, 3]], True),
         ("ENOENT", None, True),
         ("EACCES", [[0, 2]], True),
@@ -408,28 +414,56 @@ def test_a_shared_disk_that_is_full_for_a_moment_names_no_node() -> None:
 )
 def test_a_node_that_left_no_token_is_named_unless_the_folder_is_shared(code: str, finds: Any, is_named: bool) -> None:
     whole = fleet([[1.0]] * 4, views={rank: [[0, 2]] for rank in range(3)})
-    refused = fact("refused", 3, {"named": True, "folders": [["/ckpt", code, "x"]]}, "token")
+    own = refused(3, code, "token", "view", "measure")
     rest = tuple(entry for entry in whole.facts if entry.rank != 3)
-    more = (refused,) if finds is None else (refused, fact("finds", 3, finds, "view"))
+    more = own if finds is None else [*own, fact("finds", 3, finds, "view")]
     ruling = CHECK.judge(replace(whole, facts=(*rest, *more)), YES)
     assert failed(ruling) == [("node", ("n3",)) if is_named else ("none", ())]
     if code == "ENOSPC":
         # Tokens that somebody moved while it looked may have been there.
-        moved = CHECK.judge(replace(whole, facts=(*rest, refused, fact("token_lost", 0, True))), YES)
+        moved = CHECK.judge(replace(whole, facts=(*rest, *own, fact("token_lost", 0, True))), YES)
         assert ("none", ()) in failed(moved)
         assert ("node", ("n3",)) not in failed(moved)
 
 
+@pytest.mark.parametrize("code", ["EACCES", "ELOOP", "ENOENT", "ENOTDIR", "ENAMETOOLONG", "ESTALE"])
+def test_who_closes_a_shared_folder_has_no_node_named(code: str) -> None:
+    """For a while, or also for others than rank 3, or before most hosts have come."""
+    whole = fleet([[1.0]] * 4, views={rank: [[0, 2]] for rank in range(3)})
+    rest = tuple(entry for entry in whole.facts if entry.rank != 3)
+    always = refused(3, code, "token", "view", "measure")
+    trouble = {"named": True, "folder": "/ckpt", "doing": "find tokens", "phase": "view", "code": code, "reason": "x"}
+
+    def named(*facts: Fact) -> set[tuple[str, tuple[str, ...]]]:
+        return {*failed(CHECK.judge(replace(whole, facts=(*rest, *facts)), NAMED))}
+
+    by_name, nobody = {("node", ("n3",))}, {("none", ())}
+    assert named(*always) == by_name
+    assert named(*refused(3, code, "token")) == named(*refused(3, code, "token", "view")) == nobody
+    assert named(*always, fact("token_lost", 1, True)) == named(*always, fact("trouble", 2, trouble, "view")) == nobody
+    assert named(*always, fact("token_lost", 3, True)) == by_name, "its own words do not excuse it"
+    assert named(*always, fact("trouble", 1, {**trouble, "code": "EIO"})) == {*by_name, ("node", ("n1",))}
+    assert named(*always, *refused(2, code, "token")) == {*by_name, *nobody}
+    assert named(*always, *refused(2, code, "token"), *refused(1, code, "token")) == nobody
+    assert named(*refused(3, "EIO", "token")) == by_name
+
+
 @pytest.mark.parametrize(("shared", "culprit"), [("any", ("none", ())), ("no", ("node", ("n0", "n1")))])
-def test_a_disk_that_takes_no_token_at_all_may_be_shared(shared: Any, culprit: Any) -> None:
-    value: Any = {"named": True, "folders": [["/ckpt", "ENOSPC", "No space left on device"]]}
-    empty = replace(fleet([[1.0]] * 2), measurements=(), facts=tuple(fact("refused", rank, value) for rank in (0, 1)))
+@pytest.mark.parametrize("code", ["ENOSPC", "ENOENT"])
+def test_a_folder_that_takes_no_token_at_all_may_be_shared(shared: Any, culprit: Any, code: str) -> None:
+    own = [each for rank in (0, 1) for each in refused(rank, code, "token", "view", "measure")]
+    empty = replace(fleet([[1.0]] * 2), measurements=(), facts=tuple(own))
     assert failed(CHECK.judge(empty, replace(NAMED, shared=shared))) == [culprit]
     seen = fact("sees", 2, [[2, 2]], "view")
-    one_sees = replace(fleet([[1.0]] * 3), measurements=(), facts=(*empty.facts, seen))
+    one_sees = replace(fleet([[1.0]] * 3), measurements=(), facts=(*own, seen))
     assert failed(CHECK.judge(one_sees, replace(NAMED, shared=shared))) == [culprit], "one may hide its token from them"
-    value["folders"][0][1] = "ENOENT"
-    assert failed(CHECK.judge(empty, replace(NAMED, shared=shared))) == [("node", ("n0", "n1"))], "nobody made it"
+
+
+def test_a_lost_token_excuses_nobody_where_folders_are_separate() -> None:
+    apart = fleet([[1.0]] * 3, views={rank: [[rank, rank]] for rank in range(3)})
+    wrong, lost = fact("wrong_bytes", 1, {"count": 3, "first_offset": 17}), fact("token_lost", 0, True)
+    evidence = replace(apart, facts=(*apart.facts, wrong, lost))
+    assert failed(CHECK.judge(evidence, replace(NAMED, shared="no"))) == [("node", ("n1",))]
 
 
 def test_a_rank_whose_token_others_see_shares_their_folder() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from seatrial.checks.storage.node_names import node_culprit, node_names, nodes_of
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import room_rule
-from seatrial.checks.storage.views import Sharing, ranges_by_rank, shared_culprit
+from seatrial.checks.storage.views import Sharing, shared_culprit
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
@@ -27,7 +27,9 @@ _OF_THE_NODE = (
 """Errors of devices, of clients of file systems, and of limits of a rank, which no user of a shared folder can cause on
 another node."""
 _FULL = ("ENOSPC", "EDQUOT")
-"""Errors of a full disk, which any of its users can fill. Others of a rank's first file are matters of its node."""
+"""Errors of a full disk, which any of its users can fill."""
+_TRIES = frozenset({"token", "view", "measure"})
+"""The stages in which a rank tries to use a folder that has refused its token."""
 _TAKEN = "EEXIST"
 """A name that the trial has chosen at random is taken: no fault of the node."""
 _ACTIONS = {
@@ -79,7 +81,7 @@ def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
     An error of a folder that several nodes share is no fault of the one that met it, unless no user of the folder could
     have caused it.
     """
-    finders = ranges_by_rank(evidence, "finds")
+    kept_out = _kept_out(evidence)
     groups: dict[tuple[bool, str, str, str, str, bool], list[Fact]] = {}
     heard: set[tuple[int | None, str, str]] = set()
     for fact in evidence.facts:
@@ -91,9 +93,8 @@ def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
         value = fact.value
         if fact.name == "refused":
             for folder, code, reason in value["folders"]:
-                # Tokens in a folder that was missing: somebody had moved it.
-                is_of_others = code in _FULL or (code == "ENOENT" and fact.rank in finders)
-                is_shared = is_of_others and fact.rank in sharing
+                is_own = code in _OF_THE_NODE or (code not in _FULL and fact.rank in kept_out)
+                is_shared = fact.rank in sharing and not is_own
                 groups.setdefault((value["named"], folder, code, reason, "be written to", is_shared), []).append(fact)
         elif fact.name == "trouble":
             key = (
@@ -128,6 +129,30 @@ def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
             )
         )
     return Ruling(findings=tuple(findings), unjudged=tuple(unjudged))
+
+
+def _kept_out(evidence: Evidence) -> frozenset[int]:
+    """Return the ranks that their own node kept out of a folder, as far as facts tell.
+
+    A host that shares a folder can close, move or exchange it for all. So a rank counts that was refused whenever it
+    tried, where no more than half of the hosts were refused, and where no other host has met an error of the folder or
+    lost its token there.
+    """
+    hosts = evidence.hosts()
+    tried: dict[int, set[str]] = {}
+    disturbed = set[str]()
+    for fact in evidence.facts:
+        if fact.rank is None or fact.rank not in evidence.ranks:
+            continue
+        if fact.name == "refused":
+            tried.setdefault(fact.rank, set()).add(fact.stage)
+        elif fact.name == "token_lost" or (
+            fact.name == "trouble" and fact.value["code"] not in (*_OF_THE_NODE, *_FULL, _TAKEN)
+        ):
+            disturbed.add(hosts[fact.rank])
+    if 2 * len({hosts[rank] for rank in tried}) > len(set(hosts.values())):
+        return frozenset()
+    return frozenset(rank for rank, stages in tried.items() if stages >= _TRIES and disturbed <= {hosts[rank]})
 
 
 def _doing(words: str) -> str:

@@ -46,7 +46,7 @@ def measure(context: Context, params: Params) -> None:
             return
         token: tokens.Token | None = context.kept.get(_TOKEN)
         if token is None:
-            _find_without_token(context, params, key)
+            _try_again(context, params, key)
         elif context.stage == "view":
             _view_folder(context, params, token, key)
         elif context.stage == "repeat":
@@ -100,15 +100,24 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
     context.fact("refused", {"named": params.folder is not None, "folders": refused})
 
 
-def _find_without_token(context: Context, params: Params, key: str) -> None:
-    """Report whose tokens are in the named folder, which has refused ours, if only for a moment: they share it."""
-    if params.folder is None or context.stage != "view":
+def _try_again(context: Context, params: Params, key: str) -> None:
+    """Report whether the named folder, which has refused our token, still refuses a file, and whose tokens are there:
+    others who share it may have closed it for a moment."""
+    if params.folder is None or context.stage == "repeat":
         return
-    context.phase("find the tokens of the others")
-    with contextlib.suppress(OSError):
-        visible, foreign = tokens.visible_ranks(params.folder, key, os.geteuid(), context.ranks)
-        if visible or foreign:
-            context.fact("finds", _ranges(sorted(visible + foreign)))
+    context.phase(f"create a file in {params.folder}")
+    try:
+        folder = tokens.Token(params.folder, key, context.rank)
+        with data_file.nameless_file(folder.way, context.rank):
+            pass
+    except OSError as error:
+        context.fact("refused", {"named": True, "folders": [[params.folder, *_code_and_reason(error)]]})
+    if context.stage == "view":
+        context.phase("find the tokens of the others")
+        with contextlib.suppress(OSError):
+            visible, foreign = tokens.visible_ranks(params.folder, key, os.geteuid(), context.ranks)
+            if visible or foreign:
+                context.fact("finds", _ranges(sorted(visible + foreign)))
 
 
 def _view_folder(context: Context, params: Params, token: tokens.Token, key: str) -> None:

@@ -42,15 +42,16 @@ def within(ranks: Sequence[int], ranges: Iterable[tuple[int, int]]) -> View:
 def sharing_nodes(evidence: Evidence, params: Params) -> Sharing:
     """Return the nodes that share the folder of each rank, as far as their tokens tell.
 
-    A token that somebody moved may have been anywhere. A rank that could not look, as in a folder that was full, may
-    share one with all others, unless the user says that they do not.
+    Unless the user says that they share none, a token that somebody moved may have been anywhere, and a rank that could
+    not look, as in a folder that was full, may share one with all others.
     """
     everyone, hosts = sorted(evidence.ranks), evidence.hosts()
     found: dict[int, Ranges] = {}
     for name in ("sees", "foreign", "finds"):
         for rank, ranges in ranges_by_rank(evidence, name).items():
             found[rank] = found.get(rank, ()) + ranges
-    lost = frozenset(evidence.ranks.keys() & {fact.rank for fact in evidence.facts if fact.name == "token_lost"})
+    movers = {fact.rank for fact in evidence.facts if fact.name == "token_lost" and params.shared != "no"}
+    lost = frozenset(evidence.ranks.keys() & movers)
     view_of = {ranges: within(everyone, ranges) | lost for ranges in set(found.values())}
     views = {rank: view_of[ranges] for rank, ranges in found.items()}
     if params.shared != "no":
