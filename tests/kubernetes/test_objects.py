@@ -89,9 +89,12 @@ def test_runs_in_the_network_of_the_hosts_differ_in_their_port() -> None:
 @pytest.mark.parametrize("kind", ["job", "jobset", "trainjob"])
 def test_what_containers_wait_for_is_created_last(kind: str, bundle: bytes | None, tmp_path: Path) -> None:
     """A container of an image with seatrial, which has no ConfigMap, could start before the NetworkPolicy."""
-    kubectl = Kubectl(program=scripted(tmp_path, ("*", f"cat > {tmp_path}/sent")), namespace="ml")
+    kubectl = Kubectl(
+        program=scripted(tmp_path, ("*", f"cat >> {tmp_path}/sent; echo >> {tmp_path}/sent")), namespace="ml"
+    )
     AppliedObjects(kubectl, kind, manifest(kind, workload(bundle=bundle))).apply()
-    kinds = [thing["kind"] for thing in json.loads((tmp_path / "sent").read_text())["items"]]
+    sent = [json.loads(line) for line in (tmp_path / "sent").read_text().splitlines() if line]
+    kinds = [thing["kind"] for document in sent for thing in document.get("items", [document])]
     last = ["Secret", *("ConfigMap" for name in kinds if name == "ConfigMap")]
     assert bool(bundle) == ("ConfigMap" in last)
     assert kinds[-len(last) :] == last
