@@ -86,8 +86,8 @@ def test_a_first_pod_whose_node_is_silent_ends_the_run(cluster: Cluster, tmp_pat
         while "NodeNotReady" not in said.read_text():
             assert time.monotonic() < until
             time.sleep(0.2)
-        # The kubelet comes back, so that its pods can be deleted: after the 10 s that the run waits for it, counted from
-        # one list of pods to another.
+        # The kubelet comes back, so that its pods can be deleted: after the 10 s that the run waits for it, counted
+        # from one list of pods to another.
         time.sleep(20)
         cluster.plant()
 

@@ -69,6 +69,7 @@ def test_a_secret_argument_crosses_no_network_unencrypted(target: str) -> None:
     with pytest.raises(RequestError, match=f"--api-key: with --on {target}, this argument would cross") as raised:
         job_of(values, where(values), NOBODY, None, {})
     assert "hunter2" not in str(raised.value)
+    assert "only you can read, on a disk of the nodes, or use --on ssh" in str(raised.value)
     assert job("train.py", "--api-key=hunter2").args == ("--api-key=hunter2",)
 
 

@@ -87,6 +87,8 @@ def test_a_secret_crosses_no_network_unencrypted(command: str, told: str, is_typ
         with pytest.raises(RequestError, match=f"--env {name}=...: with --on {target}, its value would") as raised:
             request(target)
         assert "hunter2" not in str(raised.value)
+        # All that these launchers hand on crosses it as readable: mpirun -x, sbatch --export.
+        assert "only you can read, on a disk of the nodes, or use --on ssh" in str(raised.value)
     for target in ("local", "ssh"):
         assert request(target).env == {name: value}
 

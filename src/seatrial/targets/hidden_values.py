@@ -88,9 +88,8 @@ def refuse_secrets_in_clear(environ: Mapping[str, str], where: str) -> None:
     for name, value in environ.items():
         if is_secret(name, value):
             raise RequestError(
-                f"--env {name}=...: {where}, its value would cross the network unencrypted; put it into a file that"
-                " only you can read, or into the launcher's own environment (sbatch --export, mpirun -x), or use"
-                " --on ssh."
+                f"--env {name}=...: {where}, its value would cross the network unencrypted, as all variables of that"
+                " launcher do; put it into a file that only you can read, on a disk of the nodes, or use --on ssh."
             )
 
 
@@ -102,8 +101,7 @@ def refuse_secret_arguments(words: Iterable[str], where: str) -> None:
     if secret := find_secret_argument(words):
         raise RequestError(
             f"{secret}: {where}, this argument would cross the network unencrypted; let the script read the secret from"
-            " a file that only you can read, or from the launcher's own environment (sbatch --export, mpirun -x), or"
-            " use --on ssh."
+            " a file that only you can read, on a disk of the nodes, or use --on ssh."
         )
 
 
