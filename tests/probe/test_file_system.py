@@ -112,6 +112,53 @@ def test_places_of_this_machine_are_known_by_the_ways(machine: Path, names: list
         assert {tuple(place.split()[:2]) for place in found} <= {("0123", "8:1"), ("0123", "0:42")}
 
 
+@pytest.mark.parametrize(
+    ("kind", "point", "source", "own"),
+    [
+        ("ext4", "/", "/dev/vda", True),
+        ("ext4", "/data", "/dev/loop3", False),  # an image on a disk that machines share
+        ("btrfs", "/data", "/dev/loop3", False),
+        ("xfs", "/data", "/dev/dm-1", False),  # encrypted, or a volume of LVM, on such an image
+        ("xfs", "/data", "/dev/dm-0", True),
+        ("ext4", "/data", "/dev/rbd0", False),
+        ("zfs", "/data", "pool/data", True),
+        ("overlay", "/data", "overlay", False),  # what it shows may lie on a shared disk
+        ("overlay", "/", "overlay", True),
+        ("tmpfs", "/data", "tmpfs", True),
+        ("nfs4", "/", "server:/root", False),
+    ],
+)
+def test_a_file_system_is_of_one_machine_if_its_blocks_are(
+    kind: str, point: str, source: str, own: bool, machine: Path
+) -> None:
+    numbers = {
+        "/dev/vda": "254:0",
+        "/dev/loop3": "7:3",
+        "/dev/dm-0": "253:0",
+        "/dev/dm-1": "253:1",
+        "/dev/rbd0": "252:0",
+    }
+    number = numbers[source] if kind in ("ext4", "xfs") else "0:50"
+    table = f"20 1 {number} / {point} rw - {kind} {source} rw\n"
+    (machine / "proc/self/mountinfo").write_text(table)
+    blocks = machine / "sys/class/block"
+    for name, parts in {
+        "vda": (),
+        "loop3": (),
+        "rbd0": (),
+        "dm-0": ("vda",),
+        "dm-1": ("dm-2",),
+        "dm-2": ("loop3",),
+    }.items():
+        (blocks / name / "slaves").mkdir(parents=True)
+        for part in parts:
+            (blocks / name / "slaves" / part).mkdir()
+    (machine / "sys/dev/block").mkdir(parents=True)
+    for name, of in numbers.items():
+        (machine / "sys/dev/block" / of).symlink_to(blocks / name.removeprefix("/dev/"))
+    assert (own_places([machine / "none"], machine) is not None) == own
+
+
 @pytest.mark.root
 def test_what_root_alone_can_change_is_no_place_of_others(machine: Path) -> None:
     before = own_places([machine / "none"], machine)

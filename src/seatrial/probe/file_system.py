@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.probe.host import boot_id
-from seatrial.probe.mounts import mounts
+from seatrial.probe.mounts import Mount, mounts
 from seatrial.start import mount_of, way_to
 
-_OF_ONE_MACHINE = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "rootfs", "tmpfs", "xfs", "zfs"}
-"""File systems that no two machines have at once."""
+_IN_MEMORY = {"devtmpfs", "ramfs", "rootfs", "tmpfs"}
+_ON_DEVICES = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs", "zfs"}
+"""File systems that no two machines have at once, if none has their device."""
+_ON_FILES_OR_NETWORK = re.compile(r"(?:loop|nbd|rbd|drbd)\d")
+"""Names of devices whose blocks lie in a file, which may be anywhere, or on another machine."""
+_MOST_LAYERS = 8
 _MOST_PLACES = 100
 """Others may have put any number of links on a way."""
 
@@ -60,7 +66,7 @@ def own_places(paths: Iterable[Path], root: Path = Path("/")) -> list[str] | Non
         try:
             for _, fd, _, _ in way_to(os.path.abspath(path)):
                 mount = table.get(mount_of(fd))
-                if boot is None or mount is None or mount.kind not in _OF_ONE_MACHINE:
+                if boot is None or mount is None or not _is_of_one_machine(mount, root / "sys"):
                     return None
                 status = os.fstat(fd)
                 if status.st_uid != 0 or status.st_mode & 0o022:
@@ -70,6 +76,33 @@ def own_places(paths: Iterable[Path], root: Path = Path("/")) -> list[str] | Non
         except OSError:
             return None
     return sorted(places) if len(places) <= _MOST_PLACES else None
+
+
+def _is_of_one_machine(mount: Mount, sysfs: Path) -> bool:
+    """Return whether no other machine has a file system, as far as the kernel tells.
+
+    An overlay shows folders that may lie anywhere. At ``/`` it is that of a container: who can change those folders can
+    change this program, too.
+    """
+    if mount.kind in _IN_MEMORY or (mount.kind == "overlay" and mount.point == "/"):
+        return True
+    # btrfs and zfs have no number of a device there.
+    numbered = os.path.realpath(sysfs / "dev/block" / mount.device)
+    name = os.path.basename(numbered if os.path.exists(numbered) else os.path.realpath(mount.source))
+    return mount.kind in _ON_DEVICES and _has_own_blocks(name, sysfs / "class/block", _MOST_LAYERS)
+
+
+def _has_own_blocks(name: str, devices: Path, layers: int) -> bool:
+    """Return whether neither a block device nor those that it is made of (``dm-0``, ``md0``) have their blocks in files
+    or on other machines."""
+    below: list[str] = []
+    with contextlib.suppress(OSError):  # no block device: a pool of zfs
+        below = os.listdir(devices / name / "slaves")
+    return (
+        layers > 0
+        and not _ON_FILES_OR_NETWORK.match(name)
+        and all(_has_own_blocks(part, devices, layers - 1) for part in below)
+    )
 
 
 def _mount(path: str, proc_root: Path) -> tuple[str, str]:

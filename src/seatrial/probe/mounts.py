@@ -20,6 +20,8 @@ class Mount:
     point: str
     kind: str
     """Type of the file system: ``ext4``, ``nfs4``, ``cgroup2``."""
+    source: str
+    """What it is on, as the one who mounted it said: a device, ``server:/export``, any word."""
     options: tuple[str, ...]
     """Options of the file system, not of this mount."""
 
@@ -38,8 +40,17 @@ def mounts(proc: Path = Path("/proc")) -> list[Mount]:
         if len(fields) >= 5 and kind[0]:
             options = tuple(kind[2].split(",")) if len(kind) > 2 else ()
             root, point = _plain(fields[3]), _plain(fields[4])
+            source = _plain(kind[1]) if len(kind) > 1 else ""
             table.append(
-                Mount(number=fields[0], device=fields[2], root=root, point=point, kind=kind[0], options=options)
+                Mount(
+                    number=fields[0],
+                    device=fields[2],
+                    root=root,
+                    point=point,
+                    kind=kind[0],
+                    source=source,
+                    options=options,
+                )
             )
     return table
 
