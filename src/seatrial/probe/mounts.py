@@ -21,7 +21,7 @@ class Mount:
     kind: str
     """Type of the file system: ``ext4``, ``nfs4``, ``cgroup2``."""
     source: str
-    """What it is on, as the one who mounted it said: a device, ``server:/export``, any word."""
+    """The device, ``server:/export``, or any word, as the user who mounted it gave it."""
     options: tuple[str, ...]
     """Options of the file system, not of this mount."""
 
