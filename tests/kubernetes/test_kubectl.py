@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import tempfile
 import time
 from dataclasses import replace
@@ -162,33 +163,40 @@ def test_no_call_starts_where_others_can_put_files(
     scripted(typed, ("*", 'pwd; echo "$KUBECONFIG"'))
     here, config = Kubectl(program=find_kubectl("./kubectl-double"), namespace=None).call("get").out.splitlines()
     assert here == at.format(typed=typed)
-    assert config == ("mine:/etc/its::../b c" if at != "/" else f"{typed}/mine:/etc/its::{typed}/../b c")
+    place = f"/proc/{os.getpid()}/cwd"
+    assert config == ("mine:/etc/its::../b c" if at != "/" else f"{place}/mine:/etc/its::{place}/../b c")
 
 
-@pytest.mark.parametrize("name", ["exp-15:02", "removed"])
-def test_a_config_of_another_folder_is_not_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A neighbor can make ``exp-15``, which would be an entry, and the name that Linux gives a removed folder."""
-    (folder := tmp_path / "bin").mkdir()
-    kubectl = Kubectl(program=scripted(folder, ("*", 'echo "$KUBECONFIG"')), namespace=None)
-    (typed := tmp_path / name).mkdir()
-    typed.chmod(0o775)
-    monkeypatch.chdir(typed)
-    if name == "removed":
-        typed.rmdir()
-    for relative in ("mine", "/etc/its:mine"):
-        monkeypatch.setenv("KUBECONFIG", relative)
-        with pytest.raises(RequestError, match=f"KUBECONFIG={relative}: .*{name}.* absolute paths"):
+@pytest.mark.parametrize("left", ["exp", "exp-15:02", "removed"])
+def test_config_and_program_are_those_of_the_folder_typed_in(
+    left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbor can exchange a folder below one of a group at any time, and make ``exp-15``, which would be an entry,
+    and the name that Linux gives a removed folder."""
+    (team := tmp_path / "team").mkdir()
+    team.chmod(0o775)
+    for owner, folder in (("mine", team / left), ("its", team / "its")):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "config").write_text(owner)
+        scripted(folder / "bin", ("*", f'echo {owner}; cat "$KUBECONFIG"'))
+    monkeypatch.chdir(team / left)
+    monkeypatch.setenv("KUBECONFIG", "config")
+    kubectl = Kubectl(program=find_kubectl("bin/kubectl-double"), namespace=None)
+    assert kubectl.command_line("get") == f"{team}/{left}/bin/kubectl-double get"
+    assert kubectl.call("get").out == "mine\nmine"
+    (team / left).rename(team / "moved")
+    places = (team / left, team / "moved (deleted)", team / left.partition(":")[0])
+    if left == "removed":
+        shutil.rmtree(team / "moved")
+    for place in places:
+        if not place.exists():
+            shutil.copytree(team / "its", place)
+    if left == "removed":
+        with pytest.raises(RequestError, match="--kubectl bin/kubectl-double: it cannot be started"):
             kubectl.call("get")
-    for whole in ("/etc/its::/etc/mine", ""):
-        monkeypatch.setenv("KUBECONFIG", whole)
-        assert kubectl.call("get").out == f"{whole}\n"
-
-
-def test_a_closed_folder_may_have_a_colon_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (typed := tmp_path / "exp-15:02").mkdir()
-    monkeypatch.chdir(typed)
-    monkeypatch.setenv("KUBECONFIG", "mine")
-    assert Kubectl(program=scripted(typed, ("*", 'echo "$KUBECONFIG"')), namespace=None).call("get").out == "mine\n"
+        assert kubectl.command_line("get") == f"'{team}/moved (deleted)/bin/kubectl-double' get"
+    else:
+        assert kubectl.call("get").out == "mine\nmine"
 
 
 def test_input_and_output_may_be_large(tmp_path: Path) -> None:
@@ -300,4 +308,4 @@ def test_a_kubectl_of_the_working_folder_is_none(entry: str, tmp_path: Path, mon
     monkeypatch.setenv("PATH", f"{entry}:/nowhere")
     with pytest.raises(RequestError, match="neither kubectl nor oc is on PATH"):
         find_kubectl(None)
-    assert find_kubectl("./kubectl") == str(program)
+    assert find_kubectl("./kubectl") == "./kubectl"

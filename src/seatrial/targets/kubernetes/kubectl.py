@@ -38,8 +38,6 @@ _ACCOUNT_VARIABLES = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
 """Where a pod finds the API server, and its account: client-go looks there, too."""
 _NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC, errno.ELOOP)
 """Why a path cannot be started, whatever the state of this machine."""
-_REMOVED = " (deleted)"
-"""The words that Linux adds to the path of a removed folder (proc_pid_cwd(5)). Anybody may make one of that name."""
 _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
 """A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
@@ -119,20 +117,10 @@ class PendingCall:
         self._deadline = time.monotonic() + timeout_s
         self._argv, self._timeout_s = argv, timeout_s
         self._most_bytes = _MAX_ANSWER_BYTES if most_bytes is None else most_bytes
-        folder, environ = place_of_kubectl()
         with contextlib.ExitStack() as stack:
             self._out, self._err = (stack.enter_context(file_in_memory()) for _ in range(2))
             with file_in_memory(stdin_bytes or b"") as stdin:
-                # Ctrl-C in the terminal must reach only seatrial, which still has to delete what it created.
-                self._process = subprocess.Popen(
-                    argv,
-                    cwd=folder,
-                    env=environ,
-                    stdin=stdin,
-                    stdout=self._out,
-                    stderr=self._err,
-                    start_new_session=True,
-                )
+                self._process = start_kubectl(argv, stdin=stdin, stdout=self._out, stderr=self._err)
             stack.pop_all()  # closed by _close
 
     def poll(self) -> CallResult | None:
@@ -174,6 +162,7 @@ class Kubectl:
     """One program with one namespace."""
 
     program: str
+    """Its path, which may begin in the working folder."""
     namespace: str | None
     """None: the namespace of the user's current context."""
     timeout_s: float = _CALL_TIMEOUT_S
@@ -292,7 +281,8 @@ class Kubectl:
         has_none = self.namespace is None or not _CLUSTER_WIDE.isdisjoint(words)
         namespace = [] if has_none else ["-n", str(self.namespace)]
         name = os.path.basename(self.program)
-        program = name if find_tool(name) == self.program else self.program
+        is_in_path = find_tool(name) == self.program
+        program = name if is_in_path else str(Path(os.readlink("/proc/self/cwd"), self.program))
         return shlex.join([program, *self.context, *namespace, *words])
 
 
@@ -302,7 +292,8 @@ def _is_in_pod_with_account() -> bool:
 
 
 def find_kubectl(program: str | None) -> str:
-    """Return the path of ``--kubectl``, else of kubectl, else of oc. Raises RequestError when there is none."""
+    """Return the path of ``--kubectl``, as it was typed, else of kubectl, else of oc. Raises RequestError when there is
+    none."""
     names = [program] if program else _PROGRAMS
     path = next(filter(None, map(find_tool, names)), None)
     if path is None:
@@ -310,30 +301,34 @@ def find_kubectl(program: str | None) -> str:
         raise RequestError(
             f"{what}; name it with --kubectl PATH, or print the manifests with --dry-run and apply them elsewhere."
         )
-    return str(Path(path).absolute())
+    return path
 
 
-def place_of_kubectl() -> tuple[str | None, dict[str, str] | None]:
-    """Return the folder in which kubectl starts, and its environment: the root, where others could put files in the
-    working folder. None, None: those of this process.
+def start_kubectl(
+    argv: Sequence[str], *, stdin: IO[bytes] | int, stdout: IO[bytes] | int, stderr: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start kubectl: in the root, where others could put files in the working folder. Raises OSError.
 
-    The relative paths of KUBECONFIG begin in the working folder all the same. Raises RequestError where its name would
-    be another one there.
+    The relative paths of KUBECONFIG, and that of the program, begin in the working folder all the same: in the one that
+    this process has open, since others could exchange what has its name.
     """
-    typed = _open_folder(os.readlink("/proc/self/cwd"))
-    if not typed:
-        return None, None
-    environ = {**os.environ}
-    entries = environ.get("KUBECONFIG", "").split(":")
-    if any(entry and not os.path.isabs(entry) for entry in entries):
-        if ":" in typed or typed.endswith(_REMOVED):
-            raise RequestError(
-                f"KUBECONFIG={environ['KUBECONFIG']}: it has a path that begins in {typed}, and this folder was removed"
-                " or has a colon in its name, so that kubectl would look elsewhere, where others may have put a file;"
-                " give absolute paths, or start seatrial in another folder."
-            )
-        environ["KUBECONFIG"] = ":".join(entry and os.path.join(typed, entry) for entry in entries)
-    return "/", environ
+    folder, executable, environ = None, None, {**os.environ}
+    if _open_folder(os.readlink("/proc/self/cwd")):
+        typed = f"/proc/{os.getpid()}/cwd"
+        folder, executable = "/", os.path.join(typed, argv[0])
+        if paths := environ.get("KUBECONFIG"):
+            environ["KUBECONFIG"] = ":".join(path and os.path.join(typed, path) for path in paths.split(":"))
+    # Ctrl-C in the terminal must reach only seatrial, which still has to delete what it created.
+    return subprocess.Popen(
+        argv,
+        executable=executable,
+        cwd=folder,
+        env=environ,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
 
 
 @cache

@@ -22,7 +22,7 @@ from seatrial.conductor.event_allowance import EventAllowance
 from seatrial.errors import SeatrialError
 from seatrial.protocol.handshake import proves
 from seatrial.protocol.wire import PREFIX, Decoder
-from seatrial.targets.kubernetes.kubectl import Kubectl, file_in_memory, kill_group, place_of_kubectl
+from seatrial.targets.kubernetes.kubectl import Kubectl, file_in_memory, kill_group, start_kubectl
 from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.disk_writer import WrittenFile
@@ -212,15 +212,11 @@ class PodLog:
         with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as stack:
             self._copy = self._copy or self._copies.open(self.pod)
             complaint = stack.enter_context(file_in_memory())
-            folder, environ = place_of_kubectl()
-            self._process = subprocess.Popen(
+            self._process = start_kubectl(
                 self._kubectl.argv(*words, streams=True),
-                cwd=folder,
-                env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=complaint,
-                start_new_session=True,
             )
             assert self._process.stdout is not None
             os.set_blocking(self._process.stdout.fileno(), False)
