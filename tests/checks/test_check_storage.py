@@ -22,7 +22,7 @@ from seatrial.checks.storage import CHECK, data_file, tokens
 from seatrial.checks.storage.params import Params
 from seatrial.evidence.evidence import Evidence, RankRecord
 from seatrial.evidence.findings import Finding, Ruling
-from seatrial.probe.file_system import file_system
+from seatrial.probe.file_system import file_system, own_places
 
 MIB = 2**20
 STAGES = [stage.name for stage in CHECK.stages]
@@ -185,24 +185,38 @@ def test_a_token_left_in_an_exchanged_folder_names_nobody(tmp_path: Path, comes_
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("is_back_at", ["view", "measure", ""])
-def test_a_folder_that_is_closed_for_some_names_nobody(tmp_path: Path, is_back_at: str) -> None:
-    """A link to itself is in its place when ranks 0 and 1 leave their tokens, and until a later stage, or the end."""
+def test_a_folder_that_is_closed_for_some_names_nobody(tmp_path: Path) -> None:
+    """A link to itself is in its place when ranks 0 and 1 leave their tokens."""
     folder, away = tmp_path / "folder", tmp_path / "away"
     params, contexts = shared_by(folder, 5)
     go_on(contexts[2:], params, ["token"])
     folder.rename(away)
     folder.symlink_to(folder)
     go_on(contexts[:2], params, ["token"])
-    for stage in ("view", "measure"):
-        if stage == is_back_at:
-            folder.unlink()
-            away.rename(folder)
-        go_on(contexts, params, [stage])
+    folder.unlink()
+    away.rename(folder)
+    go_on(contexts, params, ["view", "measure"])
     (finding,) = [finding for finding in judge(contexts, params).findings if finding.severity == "fail"]
     assert finding.what == f"{folder} on nodes n0, n1 cannot be written to: Too many levels of symbolic links"
     assert (finding.culprit.kind, finding.culprit.nodes) == ("none", ())
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_ways_to_folders_are_reported_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the folder is missing, and of both folders that are tried where none was named."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    for params, folders in (
+        (small(tmp_path / "missing"), ["missing"]),
+        (replace(small(None), size_bytes=MIB), ["", "missing"]),
+    ):
+        (context,) = trial([params])
+        ways = [
+            {"folder": str(tmp_path / name).rstrip("/"), "places": own_places([tmp_path / name])} for name in folders
+        ]
+        assert [fact.value for fact in context.facts if (fact.name, fact.stage) == ("way", "token")] == ways
+        assert [fact.value for fact in context.facts if (fact.name, fact.stage) == ("way", "measure")] == ways
+        assert [fact.stage for fact in context.facts if fact.name == "refused"] == ["token"] * (len(folders) == 1)
 
 
 @pytest.mark.root
@@ -221,7 +235,9 @@ def test_files_in_the_place_of_all_tokens_are_no_tokens(tmp_path: Path) -> None:
     assert [finding for finding in judge(contexts, params).findings if finding.severity == "fail"] == []
 
 
-def test_a_folder_that_refuses_one_token_is_known_as_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_shared_folder_that_refuses_one_token_names_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another user of the disk takes its last inode while rank 1 leaves its token."""
     leave, numbers = tokens.Token.leave, itertools.count()
 
@@ -233,7 +249,6 @@ def test_a_folder_that_refuses_one_token_is_known_as_shared(tmp_path: Path, monk
     monkeypatch.setattr(tokens.Token, "leave", full_for_one)
     params = small(tmp_path, shared="yes")
     contexts = trial([params] * 3)
-    assert facts(contexts[1], "finds") == [[[0, 0], [2, 2]]]
     (finding,) = [finding for finding in judge(contexts, params).findings if finding.severity == "fail"]
     assert finding.what == f"{tmp_path} on node n1 cannot be written to: No space left on device"
     assert (finding.culprit.kind, finding.culprit.nodes) == ("none", ())
@@ -278,11 +293,15 @@ def test_without_a_named_folder_the_first_usable_one_is_reported(
 
 
 def test_a_missing_named_folder_fails_its_node(tmp_path: Path) -> None:
-    params = [small(tmp_path), small(tmp_path / "missing")]
-    (finding,) = grave(judge(trial(params), params[0]))
-    assert (finding.severity, finding.culprit.nodes, finding.measured) == ("fail", ("n1",), "ENOENT")
-    assert finding.what == f"{tmp_path}/missing on node n1 cannot be written to: No such file or directory"
+    params = small(tmp_path / "missing")
+    (finding,) = grave(judge(trial([params]), params))
+    assert (finding.severity, finding.culprit.nodes, finding.measured) == ("fail", ("n0",), "ENOENT")
+    assert finding.what == f"{tmp_path}/missing on node n0 cannot be written to: No such file or directory"
     assert "mounted" in finding.action
+    # What a node lacks in a folder that it has in common with another one may have been taken away there.
+    (finding,) = grave(judge(trial([small(tmp_path), params]), params))
+    assert (finding.severity, finding.culprit.kind) == ("fail", "none")
+    assert finding.what == f"{tmp_path}/missing on node n1 cannot be written to: No such file or directory"
 
 
 def test_a_changed_byte_is_found_with_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,7 @@ def storage() -> Rulings:
         return fact("cut", rank, {"what": what, "done": 3, "of": 20}, stage)
 
     whole = fleet([[1.0], [1.01], [0.99], [1.0]])
+    refused = fact("refused", 1, {"folders": [["/ckpt", "EACCES", "Permission denied"]], "named": True})
     wrong = replace(
         whole,
         measurements=tuple(
@@ -241,9 +242,8 @@ def storage() -> Rulings:
             whole, facts=tuple(entry for entry in whole.facts if (entry.name, entry.rank) != ("folder", 1))
         ),
         "no speed": _without(whole, "write_gbps", "fsync_ms", rank=2),
-        "refused": _facts(
-            whole, fact("refused", 1, {"folders": [["/ckpt", "EACCES", "Permission denied"]], "named": True})
-        ),
+        "refused": _facts(whole, refused),
+        "refused on its own machine": _facts(fleet([[1.0], [1.01], [0.99], [1.0]], own=[1]), refused),
         "nobody finished": replace(whole, asked=()),
     }
     return {name: CHECK.judge(made, NAMED) for name, made in cases.items()}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +35,10 @@ def moved(rank: int, what: str, rate: float, variant: str = "", began_s: float =
     return fact("moved", rank, value)
 
 
+def way(rank: int, places: list[str] | None, stage: str = "token") -> Fact:
+    return fact("way", rank, {"folder": "/ckpt", "places": places}, stage)
+
+
 def fleet(
     writes: Sequence[Sequence[float]],
     *,
@@ -45,10 +47,14 @@ def fleet(
     shares: Mapping[int, float] | None = None,
     views: Mapping[int, Any] | None = None,
     kinds: Mapping[int, str] | None = None,
+    own: Collection[int] = (),
     reads: str = "cold",
     in_memory: bool = False,
 ) -> Evidence:
-    """Nodes with the GB/s that each of their ranks writes. All see one folder, unless ``views`` says otherwise."""
+    """Nodes with the GB/s that each of their ranks writes. All see one folder, unless ``views`` says otherwise.
+
+    The way to the folder is that of other machines, too, but on the nodes in ``own``.
+    """
     places = [(node, local) for node, rates in enumerate(writes) for local in range(len(rates))]
     measurements: list[Measurement] = []
     facts: list[Fact] = []
@@ -65,6 +71,7 @@ def fleet(
         kind = (kinds or {}).get(node, "nfs4")
         folder = {"path": "/ckpt", "named": True, "in_memory": in_memory, "kind": kind, "mount_point": "/ckpt"}
         facts += [fact("folder", rank, folder, "token")]
+        facts += [way(rank, [f"boot {node}"] if node in own else None, stage) for stage in ("token", "measure")]
         facts += [fact("sees", rank, (views or {}).get(rank, [[0, len(places) - 1]]), "view")]
         facts += [fact("needs", rank, {"sharers": 2}, "view")]
         facts += [moved(rank, "write", rate), moved(rank, "read", 2.0, reads)]
@@ -175,7 +182,7 @@ def test_slow_appends_are_compared_and_quick_ones_are_alike() -> None:
 
 
 def test_different_file_systems_are_not_compared_but_reported() -> None:
-    mixed = fleet([[1.0], [0.2], [1.0], [1.0]], kinds={1: "ext4"})
+    mixed = fleet([[1.0], [0.2], [1.0], [1.0]], kinds={1: "ext4"}, own=[1])
     assert suspects(mixed, NAMED) == ()
     ruling = CHECK.judge(mixed, NAMED)
     (finding,) = grave(ruling)
@@ -184,6 +191,8 @@ def test_different_file_systems_are_not_compared_but_reported() -> None:
     assert ruling.unjudged == ("speeds of nodes on different kinds of file system (ext4 and nfs4), by one another",)
     limited = replace(NAMED, min_write_gbps=0.1, min_read_gbps=0.1, max_fsync_ms=100.0)
     assert CHECK.judge(mixed, limited).unjudged == ()
+    (finding,) = grave(CHECK.judge(fleet([[1.0]] * 4, kinds={1: "ext4"}), NAMED))
+    assert (finding.severity, finding.culprit.kind) == ("warn", "none"), "by a link that another machine left"
 
 
 def test_the_users_limits_count_for_a_node_with_all_its_ranks() -> None:
@@ -204,9 +213,19 @@ def test_a_limit_on_reading_is_not_passed_by_the_page_cache() -> None:
     assert CHECK.judge(fleet([[1.0]], reads="warm"), params).absent == (
         "read_gbps of n0 from its storage: the page cache kept the file",
     )
-    assert CHECK.judge(fleet([[1.0]], reads="warm", in_memory=True), params).absent == ()
+    in_memory = fleet([[1.0]], reads="warm", in_memory=True, own=[0])
+    assert CHECK.judge(in_memory, params).absent == ()
     (finding,) = grave(CHECK.judge(fleet([[1.0]], reads="warm"), replace(params, min_read_gbps=2.5)))
     assert finding.severity == "fail", "too slow even from memory"
+
+
+def test_memory_to_which_others_led_proves_no_limit() -> None:
+    """A link to a folder in memory is in the place of the shared folder."""
+    limited = replace(NAMED, min_write_gbps=0.1, min_read_gbps=0.1, max_fsync_ms=100.0)
+    assert CHECK.judge(fleet([[1.0]], reads="warm", in_memory=True), limited).absent == tuple(
+        f"{name} of n0 on its storage: the folder is in memory there"
+        for name in ("write_gbps", "read_gbps", "fsync_ms")
+    )
 
 
 def test_clocks_that_disagree_make_nobody_slow() -> None:
@@ -222,7 +241,7 @@ def test_clocks_that_disagree_make_nobody_slow() -> None:
 
 def test_the_node_that_does_not_see_the_others_is_named() -> None:
     views = {rank: [[0, 5]] for rank in range(6)} | {6: [[6, 7]], 7: [[6, 7]]}
-    apart = fleet([[1.0, 1.0]] * 4, views=views)
+    apart = fleet([[1.0, 1.0]] * 4, views=views, own=[3])
     (finding,) = grave(CHECK.judge(apart, replace(NAMED, shared="yes")))
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n3",))
     assert finding.limit == Limit(value=8, unit="ranks", origin="user storage.shared")
@@ -233,7 +252,7 @@ def test_the_node_that_does_not_see_the_others_is_named() -> None:
 
 def test_a_rank_that_sees_too_little_or_is_not_seen_is_named() -> None:
     for views in ({rank: [[0, 3]] for rank in range(3)} | {3: [[3, 3]]}, {rank: [[0, 2]] for rank in range(4)}):
-        (finding,) = grave(CHECK.judge(fleet([[1.0]] * 4, views=views), replace(NAMED, shared="yes")))
+        (finding,) = grave(CHECK.judge(fleet([[1.0]] * 4, views=views, own=range(4)), YES))
         assert finding.culprit.nodes == ("n3",)
 
 
@@ -250,7 +269,7 @@ def test_a_host_that_hides_its_token_has_no_other_one_named(
 ) -> None:
     """Node 4 sees all, and some see all but its token."""
     views = {rank: [[0, 3 if rank in hidden_from else 4]] for rank in range(5)}
-    (finding,) = grave(CHECK.judge(fleet([[1.0]] * 5, views=views), replace(NAMED, shared="yes")))
+    (finding,) = grave(CHECK.judge(fleet([[1.0]] * 5, views=views, own=range(5)), YES))
     assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("fail", kind, nodes)
 
 
@@ -266,14 +285,14 @@ def test_a_host_with_many_views_is_named_however_they_split_the_others() -> None
     """The views of its sixteen ranks split 2,032 others into a thousand kinds."""
     ranks, mine = 2048, range(2032, 2048)
     views = {rank: [[other, other] for other in range(ranks) if other >> (rank - 2032) & 1] for rank in mine}
-    (finding,) = grave(CHECK.judge(fleet([[1.0] * 16] * 128, views=views), YES))
+    (finding,) = grave(CHECK.judge(fleet([[1.0] * 16] * 128, views=views, own=range(128)), YES))
     assert (finding.culprit.kind, finding.culprit.nodes) == ("node", ("n127",))
 
 
 def test_a_removed_token_hides_no_other_fault() -> None:
     """Node 3 is elsewhere; the token of node 0, which the others miss, was removed."""
     views = {0: [[0, 2]], 1: [[1, 2]], 2: [[1, 2]], 3: [[3, 3]]}
-    whole = fleet([[1.0]] * 4, views=views)
+    whole = fleet([[1.0]] * 4, views=views, own=range(4))
     assert {"n0"} <= {node for found in grave(CHECK.judge(whole, YES)) for node in found.culprit.nodes}
     ruling = CHECK.judge(replace(whole, facts=(*whole.facts, fact("token_lost", 0, True))), YES)
     (finding,) = grave(ruling)
@@ -285,7 +304,7 @@ def test_a_host_that_lies_does_not_hide_a_real_fault() -> None:
     """Node 5 is elsewhere; node 4, which sees all, hides its token from 2 and 3, and then from 3 only."""
     for hidden_from, nodes in (({2, 3}, ("n4", "n5")), ({3}, ("n5",))):
         views = {rank: [[0, 3 if rank in hidden_from else 4]] for rank in range(5)} | {5: [[5, 5]]}
-        (finding,) = grave(CHECK.judge(fleet([[1.0]] * 6, views=views), replace(NAMED, shared="yes")))
+        (finding,) = grave(CHECK.judge(fleet([[1.0]] * 6, views=views, own=range(6)), YES))
         if len(nodes) == 1:
             assert (finding.culprit.kind, finding.measured) == ("none", "at most 4 of 6 ranks see one another")
         else:
@@ -297,13 +316,13 @@ def test_views_of_any_length_and_order_count_for_the_ranks_that_there_are() -> N
     views: dict[int, Any] = {rank: [[0, 3]] for rank in range(3)} | {3: odd}
     assert grave(CHECK.judge(fleet([[1.0]] * 4, views=views), replace(NAMED, shared="yes"))) == []
     views[3] = odd[2:]
-    (finding,) = grave(CHECK.judge(fleet([[1.0]] * 4, views=views), replace(NAMED, shared="yes")))
+    (finding,) = grave(CHECK.judge(fleet([[1.0]] * 4, views=views, own=range(4)), YES))
     assert finding.culprit.nodes == ("n3",)
 
 
 def test_a_host_with_many_names_has_one_vote() -> None:
     views = {rank: [[0, 2]] for rank in range(3)} | {3: [[3, 4]], 4: [[3, 4]]}
-    apart = fleet([[1.0]] * 5, views=views)
+    apart = fleet([[1.0]] * 5, views=views, own=range(5))
     places = {0: "10.0.0.9", 1: "10.0.0.9", 2: "10.0.0.9", 3: "10.0.0.3", 4: "10.0.0.4"}
     (finding,) = grave(CHECK.judge(replace(apart, places_of_nodes=places), replace(NAMED, shared="yes")))
     assert finding.culprit.nodes == ("n0", "n1", "n2")
@@ -317,7 +336,7 @@ def test_two_nodes_that_see_themselves_only_are_not_separable() -> None:
 
 def test_nodes_decide_about_the_wrong_folder_and_not_ranks() -> None:
     views = {rank: [[0, 3]] for rank in range(4)} | {4: [[4, 5]], 5: [[4, 5]]}
-    (finding,) = grave(CHECK.judge(fleet([[1.0] * 4, [1.0], [1.0]], views=views), replace(NAMED, shared="yes")))
+    (finding,) = grave(CHECK.judge(fleet([[1.0] * 4, [1.0], [1.0]], views=views, own=range(3)), YES))
     assert finding.culprit.nodes == ("n0",)
     (finding,) = grave(CHECK.judge(fleet([[1.0] * 4, [1.0] * 2], views=views), replace(NAMED, shared="yes")))
     assert finding.culprit.kind == "none"
@@ -338,7 +357,7 @@ def test_where_files_of_another_user_decide_nothing_is_judged(shared: Any) -> No
 
 
 def test_files_of_another_user_excuse_no_other_node() -> None:
-    evidence = fleet([[1.0]] * 4, views={0: [[0, 0]], **{rank: [[1, 3]] for rank in (1, 2, 3)}})
+    evidence = fleet([[1.0]] * 4, views={0: [[0, 0]], **{rank: [[1, 3]] for rank in (1, 2, 3)}}, own=range(4))
     foreign = fact("foreign", 3, [[0, 0]], "view")
     (finding,) = grave(CHECK.judge(replace(evidence, facts=(*evidence.facts, foreign)), replace(NAMED, shared="yes")))
     assert finding.culprit.nodes == ("n0",)
@@ -363,129 +382,88 @@ def failed(ruling: Ruling) -> list[tuple[str, tuple[str, ...]]]:
     return [(each.culprit.kind, each.culprit.nodes) for each in ruling.findings if each.severity == "fail"]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        *("ENOSPC", "EDQUOT", "EACCES", "EPERM", "EROFS", "ENOENT", "ESTALE", "ELOOP", "EINVAL", "ENAMETOOLONG"),
-        *("ENOTDIR", "ETIMEDOUT", "EBUSY", "", "EIO", "ENXIO", "ENOMEM"),
-    ],
-)
-def test_an_error_of_a_shared_folder_names_no_node(code: str) -> None:
-    """Another user fills the disk, or moves the folder, while some ranks write there."""
-    value = {"named": True, "folder": "/ckpt", "doing": "write and read", "phase": "measure", "code": code}
-    troubles = [fact("trouble", rank, {**value, "reason": "x"}) for rank in (1, 3)]
-    shared, alone = fleet([[1.0]] * 4), fleet([[1.0]] * 4, views={rank: [[rank, rank]] for rank in range(4)})
-    named, is_of_node = ("node", ("n1", "n3")), code in ("EIO", "ENXIO", "ENOMEM")
-    ruling = CHECK.judge(replace(shared, facts=(*shared.facts, *troubles)), NAMED)
-    assert failed(ruling) == [named if is_of_node else ("none", ())]
-    if not is_of_node:
-        (name,) = [each.culprit.name for each in ruling.findings if each.severity == "fail"]
-        assert name == "the file system at /ckpt, which nodes n0, n1, n2, n3 seem to share"
-    assert failed(CHECK.judge(replace(alone, facts=(*alone.facts, *troubles)), NAMED)) == [named]
+FULL = {"named": True, "folder": "/ckpt", "doing": "append", "phase": "measure", "code": "ENOSPC", "reason": "x"}
 
 
-def test_a_shared_disk_that_is_full_for_a_moment_names_no_node() -> None:
-    """Who sees that moment, others decide. Rank 3 is elsewhere."""
-    views = {rank: [[0, 2]] for rank in range(3)} | {3: [[3, 3]]}
-    whole = fleet([[1.0]] * 4, views=views)
+def faults(rank: int, code: str) -> dict[str, list[Fact]]:
+    """Return what a rank reports of a folder that refuses its token, of one that fails later, and of a wrong byte."""
+    refused = {"named": True, "folders": [["/ckpt", code, "x"]]}
+    trouble = {**FULL, "code": code}
+    return {
+        "refused": [fact("refused", rank, refused, "token")],
+        "trouble": [fact("trouble", rank, trouble, "view"), fact("trouble", rank, trouble)],
+        "wrong": [fact("wrong_bytes", rank, {"count": 7, "first_offset": 0})],
+    }
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "ENOENT", "ESTALE", "EIO", ""])
+@pytest.mark.parametrize("kind", ["refused", "trouble", "wrong"])
+def test_a_node_is_named_where_the_way_to_its_folder_is_its_own(kind: str, code: str) -> None:
+    """Whatever tokens tell. Ranks 1 and 3 meet the fault; the way of rank 3 is its machine's."""
+    nobody, by_name = ("none", ()), ("node", ("n3",))
+    for views in (None, {rank: [[rank, rank]] for rank in range(4)}, {3: [[3, 3]]}):
+        whole = fleet([[1.0]] * 4, views=views, own=[3])
+        met = (*faults(1, code)[kind], *faults(3, code)[kind], fact("token_lost", 0, True))
+        ruling = CHECK.judge(replace(whole, facts=(*whole.facts, *met)), NAMED)
+        failures = [each for each in ruling.findings if each.severity == "fail"]
+        assert [(each.culprit.kind, each.culprit.nodes) for each in failures] == [nobody, by_name]
+        assert failures[0].culprit.name == "the file system at /ckpt, which other nodes may share"
+        assert all(f"node n{rank}" in failures[at].what for at, rank in enumerate((1, 3)) if kind != "wrong")
+
+
+def test_a_full_folder_and_a_limit_name_a_node_by_its_way_alone() -> None:
+    whole = fleet([[1.0]] * 4, own=[3])
     short = tuple(
         replace(entry, value=1.0) if entry.name == "free_bytes" and entry.rank in (1, 3) else entry
         for entry in whole.measurements
     )
     assert failed(CHECK.judge(replace(whole, measurements=short), NAMED)) == [("none", ()), ("node", ("n3",))]
-
-
-def refused(rank: int, code: str, *stages: str) -> list[Fact]:
-    value = {"named": True, "folders": [["/ckpt", code, os.strerror(getattr(errno, code))]]}
-    return [fact("refused", rank, value, stage) for stage in stages]
+    limited = replace(NAMED, min_write_gbps=1.5)
+    assert failed(CHECK.judge(whole, limited)) == [("none", ())] * 3 + [("node", ("n3",))]
+    assert failed(CHECK.judge(fleet([[1.0], [1.6]]), limited)) == [("none", ())]
 
 
 @pytest.mark.parametrize(
-    ("code", "finds", "is_named"),
+    ("more", "is_own"),
     [
-        ("ENOSPC", [[0, 2]], False),
-        ("EDQUOT", [[0, 0]], False),
-        ("ENOSPC", [[3, 3]], True),
-        ("ENOENT", None, True),
-        ("EACCES", [[0, 2]], True),
-        ("EROFS", [[0, 2]], True),
-        ("ESTALE", None, True),
+        ([], True),
+        ([way(1, None, "measure")], False),
+        ([way(1, ["boot 1", "boot 2"], "measure")], True),
+        ([way(0, ["boot 1"])], False),
+        ([replace(way(0, None), value={"folder": "/other", "places": ["boot 1"]})], False),
     ],
 )
-def test_a_node_that_left_no_token_is_named_unless_the_folder_is_shared(code: str, finds: Any, is_named: bool) -> None:
-    whole = fleet([[1.0]] * 4, views={rank: [[0, 2]] for rank in range(3)})
-    own = refused(3, code, "token", "view", "measure")
-    rest = tuple(entry for entry in whole.facts if entry.rank != 3)
-    more = own if finds is None else [*own, fact("finds", 3, finds, "view")]
-    ruling = CHECK.judge(replace(whole, facts=(*rest, *more)), YES)
-    assert failed(ruling) == [("node", ("n3",)) if is_named else ("none", ())]
-    if code == "ENOSPC":
-        # Tokens that somebody moved while it looked may have been there.
-        moved = CHECK.judge(replace(whole, facts=(*rest, *own, fact("token_lost", 0, True))), YES)
-        assert ("none", ()) in failed(moved)
-        assert ("node", ("n3",)) not in failed(moved)
+def test_a_way_is_own_in_each_report_and_no_other_machine_has_it(more: list[Fact], is_own: bool) -> None:
+    """As two pods of one machine have a folder of its disk."""
+    whole = fleet([[1.0]] * 2, own=[1])
+    ruling = CHECK.judge(replace(whole, facts=(*whole.facts, fact("trouble", 1, FULL), *more)), NAMED)
+    assert failed(ruling) == [("node", ("n1",)) if is_own else ("none", ())]
 
 
-@pytest.mark.parametrize("code", ["EACCES", "ELOOP", "ENOENT", "ENOTDIR", "ENAMETOOLONG", "ESTALE"])
-def test_who_closes_a_shared_folder_has_no_node_named(code: str) -> None:
-    """For a while, or also for others than rank 3, or before most hosts have come."""
-    whole = fleet([[1.0]] * 4, views={rank: [[0, 2]] for rank in range(3)})
-    rest = tuple(entry for entry in whole.facts if entry.rank != 3)
-    always = refused(3, code, "token", "view", "measure")
-    trouble = {"named": True, "folder": "/ckpt", "doing": "find tokens", "phase": "view", "code": code, "reason": "x"}
-
-    def named(*facts: Fact) -> set[tuple[str, tuple[str, ...]]]:
-        return {*failed(CHECK.judge(replace(whole, facts=(*rest, *facts)), NAMED))}
-
-    by_name, nobody = {("node", ("n3",))}, {("none", ())}
-    assert named(*always) == by_name
-    assert named(*refused(3, code, "token")) == named(*refused(3, code, "token", "view")) == nobody
-    assert named(*always, fact("token_lost", 1, True)) == named(*always, fact("trouble", 2, trouble, "view")) == nobody
-    assert named(*always, fact("token_lost", 3, True)) == by_name, "its own words do not excuse it"
-    assert named(*always, fact("trouble", 1, {**trouble, "code": "EIO"})) == {*by_name, ("node", ("n1",))}
-    assert named(*always, *refused(2, code, "token")) == {*by_name, *nobody}
-    assert named(*always, *refused(2, code, "token"), *refused(1, code, "token")) == nobody
-    assert named(*refused(3, "EIO", "token")) == by_name
+def test_agents_of_one_machine_have_its_places_in_common() -> None:
+    whole = fleet([[1.0]] * 2, own=[0, 1])
+    ranks = {rank: replace(seen, node="n0") for rank, seen in whole.ranks.items()}
+    more = way(0, ["boot 1"]), *(fact("trouble", rank, FULL) for rank in (0, 1))
+    ruling = CHECK.judge(replace(whole, ranks=ranks, facts=(*whole.facts, *more)), NAMED)
+    assert failed(ruling) == [("node", ("n0",))]
 
 
-@pytest.mark.parametrize(("shared", "culprit"), [("any", ("none", ())), ("no", ("node", ("n0", "n1")))])
-@pytest.mark.parametrize("code", ["ENOSPC", "ENOENT"])
-def test_a_folder_that_takes_no_token_at_all_may_be_shared(shared: Any, culprit: Any, code: str) -> None:
-    own = [each for rank in (0, 1) for each in refused(rank, code, "token", "view", "measure")]
-    empty = replace(fleet([[1.0]] * 2), measurements=(), facts=tuple(own))
-    assert failed(CHECK.judge(empty, replace(NAMED, shared=shared))) == [culprit]
-    seen = fact("sees", 2, [[2, 2]], "view")
-    one_sees = replace(fleet([[1.0]] * 3), measurements=(), facts=(*own, seen))
-    assert failed(CHECK.judge(one_sees, replace(NAMED, shared=shared))) == [culprit], "one may hide its token from them"
+@pytest.mark.parametrize(("shared", "kind"), [("any", "none"), ("yes", "none"), ("no", "node")])
+def test_the_user_says_that_folders_are_the_nodes_own(shared: Any, kind: str) -> None:
+    whole = fleet([[1.0]] * 2, views={rank: [[rank, rank]] for rank in range(2)} if shared == "no" else None)
+    params = replace(NAMED, shared=shared)
+    for met in faults(1, "ENOSPC").values():
+        ruling = CHECK.judge(replace(whole, facts=(*whole.facts, *met, fact("token_lost", 0, True))), params)
+        assert [culprit for culprit, _ in failed(ruling)] == [kind]
 
 
-def test_a_lost_token_excuses_nobody_where_folders_are_separate() -> None:
-    apart = fleet([[1.0]] * 3, views={rank: [[rank, rank]] for rank in range(3)})
-    wrong, lost = fact("wrong_bytes", 1, {"count": 3, "first_offset": 17}), fact("token_lost", 0, True)
-    evidence = replace(apart, facts=(*apart.facts, wrong, lost))
-    assert failed(CHECK.judge(evidence, replace(NAMED, shared="no"))) == [("node", ("n1",))]
-
-
-def test_a_rank_whose_token_others_see_shares_their_folder() -> None:
-    """Another user moves the folder while rank 1 looks; and then while all look, which hides all tokens."""
-    whole = fleet([[1.0]] * 3, views={2: [[2, 2]]})
-    value = {"named": True, "folder": "/ckpt", "doing": "find tokens", "phase": "view", "code": "ENOENT", "reason": "x"}
-    rest = tuple(entry for entry in whole.facts if (entry.name, entry.rank) != ("sees", 1))
-    trouble = fact("trouble", 1, value, "view")
-    assert failed(CHECK.judge(replace(whole, facts=(*rest, trouble)), NAMED)) == [("none", ())]
-    late = fact("trouble", 2, {**value, "doing": "append"})
-    assert failed(CHECK.judge(replace(whole, facts=(*whole.facts, late)), NAMED)) == [("node", ("n2",))]
-    lost = fact("token_lost", 0, True)
-    assert failed(CHECK.judge(replace(whole, facts=(*whole.facts, late, lost)), NAMED)) == [("none", ())]
-
-
-def test_a_limit_that_nodes_of_a_file_server_miss_names_none() -> None:
-    """Any of them may load the server, and say that it reaches the limit itself."""
-    params = replace(NAMED, min_write_gbps=1.5)
-    assert failed(CHECK.judge(fleet([[1.0]] * 3), params)) == [("none", ())] * 3
-    assert failed(CHECK.judge(fleet([[1.0], [1.0], [1.6]]), params)) == [("none", ())] * 2
-    alone = fleet([[1.0]] * 2, views={rank: [[rank, rank]] for rank in range(2)})
-    assert failed(CHECK.judge(alone, params)) == [("node", ("n0",)), ("node", ("n1",))]
+def test_a_node_elsewhere_is_named_where_its_mount_is_missing() -> None:
+    """Nodes 4 and 5 are elsewhere: node 4 by its own machine, and node 5 by a way that others may have changed."""
+    views = {rank: [[0, 3]] for rank in range(4)} | {rank: [[rank, rank]] for rank in (4, 5)}
+    for own, named in (([4], [("node", ("n4",))]), ([], [("none", ())]), ([0], [("none", ())])):
+        (finding,) = grave(CHECK.judge(fleet([[1.0]] * 6, views=views, own=own), YES))
+        assert [(finding.culprit.kind, finding.culprit.nodes)] == named
+        assert finding.what == "/ckpt on nodes n4, n5 is not the folder that most nodes see"
 
 
 def test_words_of_a_rank_are_no_sentence_of_ours() -> None:
@@ -537,11 +515,8 @@ def test_wrong_bytes_of_an_unfinished_rank_fail_all_the_same() -> None:
     (finding,) = grave(CHECK.judge(evidence, NAMED))
     # What others of the user write to a removed file on NFS is as wrong.
     assert (finding.severity, finding.culprit.kind) == ("fail", "none")
-    facts = (
-        *(each for each in full.facts if each.name != "sees"),
-        *(fact("sees", rank, [[rank, rank]]) for rank in (0, 1)),
-    )
-    (finding,) = grave(CHECK.judge(replace(evidence, facts=(*facts, wrong)), NAMED))
+    own = fleet([[1.0], [1.0]], own=[1])
+    (finding,) = grave(CHECK.judge(replace(evidence, facts=(*own.facts, wrong)), NAMED))
     assert (finding.severity, finding.culprit.nodes) == ("fail", ("n1",))
     assert finding.measured == "3 wrong bytes, the first at offset 17"
 
@@ -570,7 +545,7 @@ def test_a_number_of_sharers_that_cannot_be_is_damage(sharers: int) -> None:
 
 
 def test_one_rank_has_four_refused_folders_and_one_trouble() -> None:
-    healthy = fleet([[1.0, 1.0]] * 4)
+    healthy = fleet([[1.0, 1.0]] * 4, own=range(4))
     folders = [["/ckpt", "EIO", f"{number}"] for number in range(5)]
     many = fact("refused", 0, {"named": True, "folders": folders})
     assert "a readable refused of rank 0" in CHECK.judge(replace(healthy, facts=(*healthy.facts, many)), NAMED).absent

@@ -150,8 +150,8 @@ def slow_copies() -> Stream:
 def unwritable_folder() -> Stream:
     """The folder of checkpoints is mounted read-only on one node."""
     refused = {"named": True, "folders": [["/ckpt", "EROFS", "Read-only file system"]]}
-    evidence = storage_fleet([[1.0, 1.0], [1.0, 1.0]])
-    facts = [entry for entry in evidence.facts if entry.rank not in (2, 3)]
+    evidence = storage_fleet([[1.0, 1.0], [1.0, 1.0]], own=[1])
+    facts = [entry for entry in evidence.facts if entry.rank not in (2, 3) or entry.name == "way"]
     facts += [storage_fact("refused", rank, refused, "token") for rank in (2, 3)]
     evidence = replace(evidence, facts=tuple(facts))
     return trial_of("storage", evidence, 4, TWO, PLAN, folder="/ckpt")
@@ -160,7 +160,9 @@ def unwritable_folder() -> Stream:
 def own_folder() -> Stream:
     """One node does not see the folder of the others, which must be shared."""
     views = {rank: [[0, 2]] for rank in range(3)} | {3: [[3, 3]]}
-    return trial_of("storage", storage_fleet([[1.0]] * 4, views=views), 4, FOUR, PLAN, folder="/ckpt", shared="yes")
+    return trial_of(
+        "storage", storage_fleet([[1.0]] * 4, views=views, own=[3]), 4, FOUR, PLAN, folder="/ckpt", shared="yes"
+    )
 
 
 def small_shared_memory() -> Stream:

@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from seatrial.checks.storage.node_names import node_culprit, node_names, nodes_of
+from seatrial.checks.storage.node_names import node_names, nodes_of
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import room_rule
-from seatrial.checks.storage.views import Sharing, shared_culprit
+from seatrial.checks.storage.ways import Ways
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
 from seatrial.evidence.measurement import Fact
@@ -20,16 +20,6 @@ from seatrial.util.text import as_name, quoted
 _NOBODY = Culprit(kind="none", name="nobody could be named")
 _UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDIR")
 """Errors that only show that this folder is full or closed to the user: no fault if the user did not name it."""
-_OF_THE_NODE = (
-    *("EIO", "EREMOTEIO", "EUCLEAN", "ENXIO", "ENODEV", "ENOTCONN", "ESHUTDOWN"),
-    *("EFBIG", "EMFILE", "ENFILE", "ENOMEM"),
-)
-"""Errors of devices, of clients of file systems, and of limits of a rank, which no user of a shared folder can cause on
-another node."""
-_FULL = ("ENOSPC", "EDQUOT")
-"""Errors of a full disk, which any of its users can fill."""
-_TRIES = frozenset({"token", "view", "measure"})
-"""The stages in which a rank tries to use a folder that has refused its token."""
 _TAKEN = "EEXIST"
 """A name that the trial has chosen at random is taken: no fault of the node."""
 _ACTIONS = {
@@ -46,10 +36,14 @@ _REASONS = frozenset(map(os.strerror, errno.errorcode))
 _CHECK_NODE = "check the kernel log of the node and the health of the file system."
 
 
-def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
+def folder_remarks(evidence: Evidence, ways: Ways) -> Iterator[Finding]:
     """Yield remarks on the chosen folders: not named by the user, in memory, or on different file systems."""
     # The last one of each rank: it may report any number of them.
-    folders = {fact.rank: fact for fact in evidence.facts if fact.name == "folder" and fact.rank in evidence.ranks}
+    folders = {
+        fact.rank: fact
+        for fact in evidence.facts
+        if fact.name == "folder" and fact.rank is not None and fact.rank in evidence.ranks
+    }
     facts = list(folders.values())
     unnamed = sorted({fact.value["path"] for fact in facts if not fact.value["named"]})
     if unnamed:
@@ -60,7 +54,7 @@ def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
         kinds = ", ".join(sorted({as_name(fact.value["kind"]) for fact in facts if fact.value["in_memory"]}))
         what = f"the folder is in memory ({kinds}) on {node_names(in_memory)}: files there do not last"
         yield storage_info(what, "name a folder on storage that lasts: storage.folder.")
-    kind_by_node = {evidence.ranks[fact.rank].node: fact.value["kind"] for fact in facts if fact.rank is not None}
+    kind_by_node = {evidence.ranks[rank].node: fact.value["kind"] for rank, fact in folders.items()}
     ((usual, count),) = Counter(kind_by_node.values()).most_common(1) or [("", 0)]
     odd_nodes = {node for node, kind in kind_by_node.items() if kind != usual}
     if odd_nodes and 2 * count > len(kind_by_node):
@@ -70,46 +64,44 @@ def folder_remarks(evidence: Evidence) -> Iterator[Finding]:
             severity="warn",
             check="storage",
             what=f"the folder is on {most} on {count} nodes and on {kinds} on {node_names(odd_nodes)}",
-            culprit=node_culprit(evidence, odd_nodes),
+            culprit=ways.culprit(
+                evidence,
+                [
+                    (rank, fact.value["path"])
+                    for rank, fact in folders.items()
+                    if evidence.ranks[rank].node in odd_nodes
+                ],
+            ),
             action="check that the intended file system is mounted there.",
         )
 
 
-def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
-    """Return one finding for each folder and reason, with all nodes where the folder could not be used.
-
-    An error of a folder that several nodes share is no fault of the one that met it, unless no user of the folder could
-    have caused it.
-    """
-    kept_out = _kept_out(evidence)
+def judge_refused(evidence: Evidence, ways: Ways) -> Ruling:
+    """Return one finding for each folder and reason, with all nodes where the folder could not be used."""
     groups: dict[tuple[bool, str, str, str, str, bool], list[Fact]] = {}
-    heard: set[tuple[int | None, str, str]] = set()
+    heard: set[tuple[int, str, str]] = set()
     for fact in evidence.facts:
+        if fact.name not in ("refused", "trouble") or fact.rank is None or fact.rank not in evidence.ranks:
+            continue
         # Each stage of a rank reports such a fact once.
         source = fact.rank, fact.name, fact.stage
-        if fact.rank not in evidence.ranks or source in heard:
+        if source in heard:
             continue
         heard.add(source)
         value = fact.value
         if fact.name == "refused":
-            for folder, code, reason in value["folders"]:
-                is_own = code in _OF_THE_NODE or (code not in _FULL and fact.rank in kept_out)
-                is_shared = fact.rank in sharing and not is_own
-                groups.setdefault((value["named"], folder, code, reason, "be written to", is_shared), []).append(fact)
-        elif fact.name == "trouble":
-            key = (
-                value["named"],
-                value["folder"],
-                value["code"],
-                value["reason"],
+            purpose, entries = "be written to", value["folders"]
+        else:
+            purpose, entries = (
                 f"be used ({_doing(value['doing'])})",
-                value["code"] not in _OF_THE_NODE and fact.rank in sharing,
+                [(value["folder"], value["code"], value["reason"])],
             )
+        for folder, code, reason in entries:
+            key = value["named"], folder, code, reason, purpose, ways.is_own(fact.rank, folder)
             groups.setdefault(key, []).append(fact)
     findings, unjudged = [], []
-    for (is_named, folder, code, reason, purpose, is_shared), facts in groups.items():
+    for (is_named, folder, code, reason, purpose, _), facts in groups.items():
         nodes = nodes_of(evidence, facts)
-        ranks = [fact.rank for fact in facts]
         said = reason if reason in _REASONS else quoted(reason)
         what = f"{as_name(folder)} on {node_names(nodes)} cannot {purpose}: {said}"
         if not is_named and code in _UNSUITABLE:
@@ -123,7 +115,7 @@ def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
                 severity="fail",
                 check="storage",
                 what=what,
-                culprit=shared_culprit(sharing, folder, ranks) if is_shared else node_culprit(evidence, nodes),
+                culprit=ways.culprit(evidence, [(fact.rank, folder) for fact in facts if fact.rank is not None]),
                 measured=as_name(code),
                 action=_ACTIONS.get(code, _CHECK_NODE),
             )
@@ -131,35 +123,11 @@ def judge_refused(evidence: Evidence, sharing: Sharing) -> Ruling:
     return Ruling(findings=tuple(findings), unjudged=tuple(unjudged))
 
 
-def _kept_out(evidence: Evidence) -> frozenset[int]:
-    """Return the ranks that their own node kept out of a folder, as far as facts tell.
-
-    A host that shares a folder can close, move or exchange it for all. So a rank counts that was refused whenever it
-    tried, where no more than half of the hosts were refused, and where no other host has met an error of the folder or
-    lost its token there.
-    """
-    hosts = evidence.hosts()
-    tried: dict[int, set[str]] = {}
-    disturbed = set[str]()
-    for fact in evidence.facts:
-        if fact.rank is None or fact.rank not in evidence.ranks:
-            continue
-        if fact.name == "refused":
-            tried.setdefault(fact.rank, set()).add(fact.stage)
-        elif fact.name == "token_lost" or (
-            fact.name == "trouble" and fact.value["code"] not in (*_OF_THE_NODE, *_FULL, _TAKEN)
-        ):
-            disturbed.add(hosts[fact.rank])
-    if 2 * len({hosts[rank] for rank in tried}) > len(set(hosts.values())):
-        return frozenset()
-    return frozenset(rank for rank, stages in tried.items() if stages >= _TRIES and disturbed <= {hosts[rank]})
-
-
 def _doing(words: str) -> str:
     return words if re.fullmatch("[a-z ]{1,16}", words) else quoted(words)
 
 
-def judge_room(evidence: Evidence, params: Params, sharing: Sharing) -> Ruling:
+def judge_room(evidence: Evidence, params: Params, ways: Ways) -> Ruling:
     """Compare free bytes and inodes with the need of all ranks that write to one file system."""
     needs = {fact.rank: fact.value for fact in evidence.facts if fact.name == "needs"}
     folders = {fact.rank: fact.value for fact in evidence.facts if fact.name == "folder"}
@@ -167,19 +135,19 @@ def judge_room(evidence: Evidence, params: Params, sharing: Sharing) -> Ruling:
     short: dict[tuple[bool, str, str, bool], list[Judged]] = {}
     for measurement in evidence.measurements:
         key = {"free_bytes": "bytes", "free_inodes": "inodes"}.get(measurement.name)
-        if key is None or measurement.rank not in needs or measurement.rank not in folders:
+        if key is None or measurement.rank is None or measurement.rank not in needs or measurement.rank not in folders:
             continue
         entry = room_rule(params, measurement.name, needs[measurement.rank]["sharers"]).judge(measurement)
         folder = folders[measurement.rank]
         if entry.passed or folder["named"]:
             judged.append(entry)
         if not entry.passed:
-            is_shared = measurement.rank in sharing
-            short.setdefault((folder["named"], folder["path"], key, is_shared), []).append(entry)
+            is_own = ways.is_own(measurement.rank, folder["path"])
+            short.setdefault((folder["named"], folder["path"], key, is_own), []).append(entry)
     findings, unjudged = [], []
-    for (is_named, path, key, is_shared), entries in short.items():
-        ranks = {entry.measurement.rank for entry in entries}
-        nodes = {evidence.ranks[rank].node for rank in ranks if rank is not None}
+    for (is_named, path, key, _), entries in short.items():
+        ranks = {entry.measurement.rank for entry in entries if entry.measurement.rank is not None}
+        nodes = {evidence.ranks[rank].node for rank in ranks}
         worst = min(entries, key=lambda entry: entry.measurement.value)
         amounts = f"{worst.measurement.value:.0f} of {worst.limit.value:.0f}"
         what = f"{as_name(path)} on {node_names(nodes)} has too few free {key}: {amounts}"
@@ -191,7 +159,7 @@ def judge_room(evidence: Evidence, params: Params, sharing: Sharing) -> Ruling:
                 severity="fail",
                 check="storage",
                 what=what,
-                culprit=shared_culprit(sharing, path, ranks) if is_shared else node_culprit(evidence, nodes),
+                culprit=ways.culprit(evidence, [(rank, path) for rank in sorted(ranks)]),
                 measured=f"{worst.measurement.value:.0f} {key} free",
                 limit=worst.limit,
                 action=_ACTIONS["ENOSPC"],

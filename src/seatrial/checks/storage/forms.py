@@ -33,13 +33,19 @@ def _is_ranges(value: Any) -> bool:
     )
 
 
+def _is_way(value: Any) -> bool:
+    return has_fields(value, folder=str, places=(list, type(None))) and all(
+        isinstance(place, str) for place in value["places"] or ()
+    )
+
+
 FORMS: Mapping[str, Callable[[Any], bool]] = {
     "folder": lambda value: has_fields(value, path=str, named=bool, in_memory=bool, kind=str, mount_point=str),
+    "way": _is_way,
     "refused": _is_refused,
     "trouble": lambda value: has_fields(value, named=bool, folder=str, code=str, reason=str, doing=str),
     "sees": _is_ranges,
     "foreign": _is_ranges,
-    "finds": _is_ranges,
     "token_lost": lambda value: value is True,
     "needs": lambda value: has_fields(value, sharers=int) and 1 <= value["sharers"] <= _MOST_SHARERS,
     "moved": lambda value: has_fields(value, what=str, variant=str, bytes=int, began_s=_NUMBER, seconds=_NUMBER),

@@ -12,12 +12,11 @@ from seatrial.checks.shared.facts import drop_malformed, unreadable
 from seatrial.checks.shared.speed import slowest_first
 from seatrial.checks.storage.folders import folder_remarks, judge_refused, judge_room
 from seatrial.checks.storage.forms import FORMS
-from seatrial.checks.storage.node_names import node_culprit
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import WRONG_BYTES, room_rule
 from seatrial.checks.storage.sharing import judge_sharing
 from seatrial.checks.storage.speeds import compared_rates, judge_fleet_speeds, judge_user_limits
-from seatrial.checks.storage.views import Sharing, shared_culprit, sharing_nodes
+from seatrial.checks.storage.ways import Ways, ways_of_ranks
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.measurement import Fact
@@ -33,15 +32,15 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     """Fail wrong bytes and an unusable named folder; then judge space, sharing and speeds."""
     damaged = unreadable(evidence, FORMS)
     evidence = drop_malformed(evidence, FORMS)
-    sharing = sharing_nodes(evidence, params)
+    ways = ways_of_ranks(evidence, params)
     parts = [
         Ruling(absent=(*damaged, *_absent(evidence, params))),
-        _judge_bytes(evidence, sharing),
-        Ruling(findings=tuple(folder_remarks(evidence))),
-        judge_refused(evidence, sharing),
-        judge_room(evidence, params, sharing),
-        judge_sharing(evidence, params),
-        judge_user_limits(evidence, params, sharing),
+        _judge_bytes(evidence, ways),
+        Ruling(findings=tuple(folder_remarks(evidence, ways))),
+        judge_refused(evidence, ways),
+        judge_room(evidence, params, ways),
+        judge_sharing(evidence, params, ways),
+        judge_user_limits(evidence, params, ways),
         *judge_fleet_speeds(evidence, params),
         Ruling(unjudged=tuple(_unfinished_parts(evidence))),
     ]
@@ -97,8 +96,8 @@ def _unfinished_parts(evidence: Evidence) -> Iterator[str]:
         yield f"storage: {as_name(part)} ended after {done} of rank {facts[0].rank}{more}"
 
 
-def _judge_bytes(evidence: Evidence, sharing: Sharing) -> Ruling:
-    """Fail wrong bytes. In a folder that other hosts share, each of them could have written these."""
+def _judge_bytes(evidence: Evidence, ways: Ways) -> Ruling:
+    """Fail wrong bytes. In a folder that other machines may have, each of them could have written these."""
     judged = tuple(
         WRONG_BYTES.judge(measurement) for measurement in evidence.measurements if measurement.name == "wrong_bytes"
     )
@@ -116,9 +115,7 @@ def _judge_bytes(evidence: Evidence, sharing: Sharing) -> Ruling:
             severity="fail",
             check="storage",
             what=f"a file of rank {rank} in {folders.get(rank, 'its folder')} differs from what the rank wrote",
-            culprit=shared_culprit(sharing, paths.get(rank, ""), (rank,))
-            if rank in sharing
-            else node_culprit(evidence, (evidence.ranks[rank].node,)),
+            culprit=ways.culprit(evidence, [(rank, paths.get(rank, ""))]),
             measured=f"{value['count']} wrong bytes"
             + ("" if value["first_offset"] is None else f", the first at offset {value['first_offset']}"),
             limit=WRONG_BYTES.limit(),

@@ -8,10 +8,8 @@ Latency: an append of 4 KiB with its fsync.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import math
-import os
 import secrets
 import time
 from pathlib import Path
@@ -20,7 +18,7 @@ from seatrial.checks.storage import data_file, tokens
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import room_rule
 from seatrial.evidence.statistics import median
-from seatrial.probe.file_system import file_system
+from seatrial.probe.file_system import file_system, own_places
 from seatrial.rank.context import Context
 
 _KEY = "storage/key"
@@ -41,13 +39,15 @@ def measure(context: Context, params: Params) -> None:
         return
     key = tokens.checked_key(context.given.get(_KEY))
     try:
+        if context.stage in ("token", "measure"):
+            _report_ways(context, params)
         if context.stage == "token":
             _leave_token(context, params, key)
             return
         token: tokens.Token | None = context.kept.get(_TOKEN)
         if token is None:
-            _try_again(context, params, key)
-        elif context.stage == "view":
+            return
+        if context.stage == "view":
             _view_folder(context, params, token, key)
         elif context.stage == "repeat":
             _measure_in(context, params, token)
@@ -63,6 +63,13 @@ def measure(context: Context, params: Params) -> None:
         if _TOKEN in context.kept:
             context.kept[_TOKEN].remove()
         raise
+
+
+def _report_ways(context: Context, params: Params) -> None:
+    """Report which places of this machine are on the way to each folder; None where others may have some of it."""
+    for folder in tokens.candidate_folders(params.folder):
+        context.phase(f"follow the way to {folder}")
+        context.fact("way", {"folder": folder, "places": own_places([Path(folder)])})
 
 
 def _leave_token(context: Context, params: Params, key: str) -> None:
@@ -98,26 +105,6 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
             context.fact("leftovers_removed", {"count": len(removed), "first": removed[0]})
         return
     context.fact("refused", {"named": params.folder is not None, "folders": refused})
-
-
-def _try_again(context: Context, params: Params, key: str) -> None:
-    """Report whether the named folder, which has refused our token, still refuses a file, and whose tokens are there:
-    others who share it may have closed it for a moment."""
-    if params.folder is None or context.stage == "repeat":
-        return
-    context.phase(f"create a file in {params.folder}")
-    try:
-        folder = tokens.Token(params.folder, key, context.rank)
-        with data_file.nameless_file(folder.way, context.rank):
-            pass
-    except OSError as error:
-        context.fact("refused", {"named": True, "folders": [[params.folder, *_code_and_reason(error)]]})
-    if context.stage == "view":
-        context.phase("find the tokens of the others")
-        with contextlib.suppress(OSError):
-            visible, foreign = tokens.visible_ranks(params.folder, key, os.geteuid(), context.ranks)
-            if visible or foreign:
-                context.fact("finds", _ranges(sorted(visible + foreign)))
 
 
 def _view_folder(context: Context, params: Params, token: tokens.Token, key: str) -> None:

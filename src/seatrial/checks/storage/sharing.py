@@ -13,6 +13,7 @@ from seatrial.checks.storage.folders import storage_info
 from seatrial.checks.storage.node_names import node_culprit, node_names, rank_names
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.views import Ranges, View, ranges_by_rank, within
+from seatrial.checks.storage.ways import Ways
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
 from seatrial.evidence.statistics import VOTING_HOSTS
@@ -24,30 +25,30 @@ _MOST_VIEWS = 1000
 """More different views are those of ranks with a folder each, or made up."""
 
 
-def judge_sharing(evidence: Evidence, params: Params) -> Ruling:
+def judge_sharing(evidence: Evidence, params: Params, ways: Ways) -> Ruling:
     """Compare what the ranks see of one another with what the user wants.
 
-    If more than half of the nodes see one another alike, they are right, and the others are named. A rank that could
-    not leave a token is reported as such, and missed by no other rank here; nor is one whose token somebody removed, or
-    moved for a while. Where files of another user decide, nothing is judged: they may be there to deceive, or the nodes
-    have different numbers for one user.
+    If more than half of the nodes see one another alike, they are right, and of the others those are named that have
+    an own way to their folder: their mount is missing. A rank that could not leave a token is reported as such, and
+    missed by no other rank here; nor is one whose token somebody removed, or moved for a while. Where files of another
+    user decide, nothing is judged: they may be there to deceive, or the nodes have different numbers for one user.
     """
     lost = {fact.rank for fact in evidence.facts if fact.name == "token_lost" and fact.rank is not None}
     if lost and params.shared != "any":
         moved = f"somebody removed or moved the token of {rank_names(sorted(lost))}, or its folder"
         what = f"whether the folder is shared: {moved}"
         facts = tuple(fact for fact in evidence.facts if fact.rank not in lost or fact.name != "sees")
-        rest = _judge_seen(replace(evidence, facts=facts), params)
+        rest = _judge_seen(replace(evidence, facts=facts), params, ways)
         return replace(rest, absent=(*rest.absent, what))
-    return _judge_seen(evidence, params)
+    return _judge_seen(evidence, params, ways)
 
 
-def _judge_seen(evidence: Evidence, params: Params) -> Ruling:
+def _judge_seen(evidence: Evidence, params: Params, ways: Ways) -> Ruling:
     seen, foreign = ranges_by_rank(evidence, "sees"), ranges_by_rank(evidence, "foreign")
-    strict = _judge_views(evidence, params, seen)
+    strict = _judge_views(evidence, params, ways, seen)
     if params.shared == "any" or not foreign:
         return strict
-    lenient = _judge_views(evidence, params, {rank: seen[rank] + foreign.get(rank, ()) for rank in seen})
+    lenient = _judge_views(evidence, params, ways, {rank: seen[rank] + foreign.get(rank, ()) for rank in seen})
     if bool(strict.findings) == bool(lenient.findings):
         return strict
     nodes = node_names({evidence.ranks[rank].node for rank in foreign})
@@ -55,7 +56,7 @@ def _judge_seen(evidence: Evidence, params: Params) -> Ruling:
     return Ruling(unjudged=(f"storage: whether the folder is shared, as {what}",))
 
 
-def _judge_views(evidence: Evidence, params: Params, ranges_of: Mapping[int, Ranges]) -> Ruling:
+def _judge_views(evidence: Evidence, params: Params, ways: Ways, ranges_of: Mapping[int, Ranges]) -> Ruling:
     # Most ranks see the same, and thousands of ranks see thousands.
     view_of = {ranges: within(sorted(ranges_of), ranges) for ranges in set(ranges_of.values())}
     views = {rank: view_of[ranges] for rank, ranges in ranges_of.items()}
@@ -71,10 +72,12 @@ def _judge_views(evidence: Evidence, params: Params, ranges_of: Mapping[int, Ran
         return Ruling(findings=(storage_info(what, 'set shared = "yes" or "no" under [storage] to have it judged.'),))
     if params.shared == "any" or is_shared:
         return Ruling()
-    return Ruling(findings=(_not_one_folder(evidence, groups, nodes),))
+    return Ruling(findings=(_not_one_folder(evidence, ways, groups, nodes),))
 
 
-def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes: Mapping[int, str]) -> Finding:
+def _not_one_folder(
+    evidence: Evidence, ways: Ways, groups: Mapping[View, list[int]], nodes: Mapping[int, str]
+) -> Finding:
     """Return the finding for ranks that do not all see one another. ``groups``: the ranks by their view."""
     # Each host has one vote, which its ranks share: one with more ranks, or more names, is not right more often.
     hosts = evidence.hosts()
@@ -87,14 +90,16 @@ def _not_one_folder(evidence: Evidence, groups: Mapping[View, list[int]], nodes:
         # The views of a host that lies may differ without end: each host has one, what all its ranks see.
         _see_one_another(_by_host(groups, hosts), nodes, hosts) or (set(), set(), set(nodes))
     )
-    path = next((as_name(fact.value["path"]) for fact in evidence.facts if fact.name == "folder"), "the folder")
+    paths = {fact.rank: fact.value["path"] for fact in evidence.facts if fact.name == "folder"}
+    path = next(map(as_name, paths.values()), "the folder")
     odd_nodes = {nodes[rank] for rank in odd}
     # Other ranks of a node that is named say nothing for those that name it.
     agreed = [rank for rank in together if len(ranks_per_host) < VOTING_HOSTS or nodes[rank] not in odd_nodes]
     most_agree = 2 * votes(agreed) > len(ranks_per_host)
     if most_agree and odd_nodes:
         what = f"{path} on {node_names(odd_nodes)} is not the folder that most nodes see"
-        culprit = node_culprit(evidence, odd_nodes)
+        folders = [(rank, paths.get(rank, "")) for rank in sorted(odd)]
+        culprit = ways.culprit(evidence, [each for each in folders if ways.is_own(*each)] or folders)
     else:
         why = "which of two does not see the other, or is not seen, is open"
         what = f"the ranks do not see one folder at {path}, and " + (

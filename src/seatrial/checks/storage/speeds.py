@@ -13,9 +13,9 @@ from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, judge_speeds
 from seatrial.checks.storage.node_names import node_culprit
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import QUICK_FSYNC_MS, user_rules
-from seatrial.checks.storage.views import Sharing, shared_culprit
+from seatrial.checks.storage.ways import RankFolder, Ways
 from seatrial.evidence.evidence import Evidence, short_names
-from seatrial.evidence.findings import Finding, Judged, Limit, Ruling
+from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import FleetRates, median
@@ -50,24 +50,35 @@ def _by_node(evidence: Evidence, entries: Iterable[Judged]) -> Iterator[Judged]:
         yield replace(entry, measurement=replace(entry.measurement, rank=None, node=node))
 
 
-def judge_user_limits(evidence: Evidence, params: Params, sharing: Sharing) -> Ruling:
+def judge_user_limits(evidence: Evidence, params: Params, ways: Ways) -> Ruling:
     """Compare what each node reached, with all ranks of all nodes at work, with the user's limits.
 
-    Of nodes that share a folder none is at fault for missing one: its server may be slow, or who else uses that, also a
-    node that says that it is fast.
+    No node is at fault for missing one in a folder that other machines may have: its server may be slow, or who else
+    uses that, also a node that says that it is fast. And memory to which another machine may have led is no storage.
     """
     findings, judged, absent = list[Finding](), list[Judged](), list[str]()
+    folders: dict[str, list[RankFolder]] = {}
+    in_memory = set[str]()
+    for fact in evidence.facts:
+        if fact.name == "folder" and fact.rank is not None:
+            node = evidence.ranks[fact.rank].node
+            folders.setdefault(node, []).append((fact.rank, fact.value["path"]))
+            in_memory |= {node} if fact.value["in_memory"] else set()
     for rule in user_rules(params):
         if rule.value is None:
             continue
         for measurement in _node_measurements(evidence, rule.measurement, _VARIANTS[rule.measurement]):
             entry, node = rule.judge(replace(measurement, rank=None)), measurement.node or ""
-            if entry.passed and measurement.variant == "warm" and not _is_in_memory(evidence, node):
+            paths = folders.get(node) or [(measurement.rank or 0, "")]
+            if entry.passed and node in in_memory and not all(ways.is_own(*path) for path in paths):
+                absent.append(f"{measurement.name} of {node} on its storage: the folder is in memory there")
+                continue
+            if entry.passed and measurement.variant == "warm" and node not in in_memory:
                 absent.append(f"read_gbps of {node} from its storage: the page cache kept the file")
                 continue
             judged.append(entry)
             if not entry.passed:
-                findings.append(_too_slow(evidence, measurement, entry.limit, sharing))
+                findings.append(_too_slow(measurement, entry.limit, ways.culprit(evidence, paths)))
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=tuple(absent))
 
 
@@ -76,30 +87,17 @@ def _node_measurements(evidence: Evidence, name: str, variants: Iterable[str]) -
         yield from _slowest_appends(evidence, variant) if name == "fsync_ms" else _node_rates(evidence, name, variant)
 
 
-def _too_slow(evidence: Evidence, measurement: Measurement, limit: Limit, sharing: Sharing) -> Finding:
+def _too_slow(measurement: Measurement, limit: Limit, culprit: Culprit) -> Finding:
     """Return the finding for a node."""
-    ranks = (measurement.rank,)
-    path = next((fact.value["path"] for fact in evidence.facts if fact.name == "folder" and fact.rank in ranks), "")
     what = {"write_gbps": "writes too slowly", "read_gbps": "reads too slowly", "fsync_ms": "is too slow in fsync"}
     return Finding(
         severity="fail",
         check="storage",
         what=f"node {measurement.node} {what[measurement.name]}, with all its ranks at work",
-        culprit=shared_culprit(sharing, path, ranks)
-        if measurement.rank in sharing
-        else node_culprit(evidence, (measurement.node or "",)),
+        culprit=culprit,
         measured=f"{measurement.value:.3g} {measurement.unit}",
         limit=limit,
         action="check its disks or its path to the file server, and what else uses them.",
-    )
-
-
-def _is_in_memory(evidence: Evidence, node: str) -> bool:
-    """Return True if the folder of a rank of that node is in memory: its only storage is then the page cache."""
-    return any(
-        evidence.ranks[fact.rank].node == node and bool(fact.value["in_memory"])
-        for fact in evidence.facts
-        if fact.name == "folder" and fact.rank is not None
     )
 
 

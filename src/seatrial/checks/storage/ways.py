@@ -1,0 +1,56 @@
+"""The ways to the folders of ranks, by which a fault of a folder is that of a node or of a file system. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from seatrial.checks.storage.node_names import node_culprit
+from seatrial.checks.storage.params import Params
+from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.findings import Culprit
+from seatrial.util.text import as_name
+
+RankFolder: TypeAlias = tuple[int, str]
+"""A rank, and the path of a folder that it used or tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """The ways from ``/`` to the folders of ranks, links included."""
+
+    own: frozenset[RankFolder]
+    """Folders to which their rank, whenever it looked, met no file system that another machine may have."""
+    are_all_own: bool
+    """Whether the user says that no two nodes share a folder."""
+
+    def is_own(self, rank: int, path: str) -> bool:
+        """Return whether no other machine can have changed what this rank found at the path."""
+        return self.are_all_own or (rank, path) in self.own
+
+    def culprit(self, evidence: Evidence, folders: Collection[RankFolder]) -> Culprit:
+        """Return the culprit for a fault of folders, at least one: their nodes if all ways to them are own."""
+        if all(self.is_own(*folder) for folder in folders):
+            return node_culprit(evidence, {evidence.ranks[rank].node for rank, _ in folders})
+        path = next(path for rank, path in folders if not self.is_own(rank, path))
+        where = f"at {as_name(path)}" if path else "of the folder"
+        return Culprit(kind="none", name=f"the file system {where}, which other nodes may share")
+
+
+def ways_of_ranks(evidence: Evidence, params: Params) -> Ways:
+    """Return which ways are those of one machine. Two nodes on one kernel, such as pods, may have a disk in common."""
+    hosts = evidence.hosts()
+    places_on: dict[RankFolder, set[str] | None] = {}
+    machines_at: dict[str, set[tuple[str, str]]] = {}
+    for fact in evidence.facts:
+        if fact.name != "way" or fact.rank is None or fact.rank not in evidence.ranks:
+            continue
+        way, places = (fact.rank, fact.value["folder"]), fact.value["places"]
+        known = places_on.setdefault(way, set())
+        places_on[way] = None if known is None or places is None else known.union(places)
+        for place in places or ():
+            machines_at.setdefault(place, set()).add((hosts[fact.rank], evidence.ranks[fact.rank].node))
+    common = {place for place, machines in machines_at.items() if len(machines) > 1}
+    own = (way for way, places in places_on.items() if places is not None and common.isdisjoint(places))
+    return Ways(own=frozenset(own), are_all_own=params.shared == "no")
