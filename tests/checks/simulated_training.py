@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from seatrial.checks.training.params import Params, recipe_for
@@ -40,12 +41,15 @@ def trained(
     accuracy: float = 0.95,
     losses: tuple[float, ...] = LOSSES,
     evaluated: dict[int, int] | None = None,
+    own_correct: dict[int, int] | None = None,
+    own_loss: dict[int, tuple[float, float]] | None = None,
     runs: int = 1,
     key: str = KEY,
 ) -> Evidence:
     """Return the evidence of ranks that all finished, healthy but for the arguments.
 
-    ``batches``: by rank, its gradients each time.
+    ``batches``: by rank, its gradients each time. ``own_correct``: by rank, of its share of the test samples in all
+    runs. ``own_loss``: by rank, of its 160 samples at the beginning and the end.
     """
     ranks = {
         rank: RankRecord(
@@ -69,6 +73,14 @@ def trained(
         ]
         digest = {"runs": runs, "digest": (digests or {}).get(rank, "aa" * 32)}
         facts.append(Fact(check="training", name="digest", value=digest, rank=rank))
+        size = len(range(rank, 360, num_ranks)) * runs
+        counted = {"correct": (own_correct or {}).get(rank, math.ceil(accuracy * size)), "evaluated": size}
+        first, last = (own_loss or {}).get(rank, (2.0, 1.0))
+        fell = {"first_sum": 160 * first, "first_samples": 160, "last_sum": 160 * last, "last_samples": 160}
+        facts += [
+            Fact(check="training", name="own_counts", value=counted, rank=rank),
+            Fact(check="training", name="own_loss", value=fell, rank=rank),
+        ]
         facts += [
             a_batch(rank, gradients, alike=(alike or {}).get(rank, "alike"))
             for gradients in (batches or {}).get(rank, ("bits", "bits"))

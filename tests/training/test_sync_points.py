@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,7 +72,10 @@ def _sync(alone: dist.ProcessGroup, losses: list[float], stop: bool = False) -> 
 def test_losses_end_at_the_first_that_is_not_finite(alone: dist.ProcessGroup) -> None:
     result = _sync(alone, [0.5, 1.5, math.inf, math.nan, 2.0])
     assert result == SyncResult(
-        loss_sums=(0.5, 1.5), nonfinite=NonFinite(step=39, group_ranks=(0,), began_ordinary=True), stop=False
+        loss_sums=(0.5, 1.5),
+        own_loss_sums=(0.5, 1.5),
+        nonfinite=NonFinite(step=39, group_ranks=(0,), began_ordinary=True),
+        stop=False,
     )
 
 
@@ -112,7 +116,7 @@ def test_a_time_that_arrives_damaged_is_none(
 ) -> None:
     """Every rank can change the sum; the others must not fail by it."""
     monkeypatch.setattr(sync_points, "_wait_for_others", lambda work, table: [[0.5], [0.0], [seconds]])
-    assert _sync(alone, [0.5]) == SyncResult(loss_sums=(0.5,), nonfinite=None, stop=False)
+    assert _sync(alone, [0.5]) == SyncResult(loss_sums=(0.5,), own_loss_sums=(0.5,), nonfinite=None, stop=False)
 
 
 def test_finite_losses_without_a_finite_sum_name_no_rank(
@@ -124,7 +128,9 @@ def test_finite_losses_without_a_finite_sum_name_no_rank(
 
 
 def test_a_request_to_stop_is_shared(alone: dist.ProcessGroup) -> None:
-    assert _sync(alone, [0.5], stop=True) == SyncResult(loss_sums=(0.5,), nonfinite=None, stop=True)
+    assert _sync(alone, [0.5], stop=True) == SyncResult(
+        loss_sums=(0.5,), own_loss_sums=(0.5,), nonfinite=None, stop=True
+    )
 
 
 def on_3_ranks(rank: int, folder: str) -> Any:
@@ -142,24 +148,31 @@ def on_3_ranks(rank: int, folder: str) -> Any:
 @pytest.mark.timeout(150)  # it waits for all that the ranks of five files do
 def test_all_ranks_know_the_same(three_ranks: dict[str, list[list[SyncResult]]]) -> None:
     ranks = three_ranks[__name__]
-    assert ranks[0] == ranks[1] == ranks[2]
-    stopped, spoilt = ranks[0]
+    own = [[result.own_loss_sums for result in results] for results in ranks]
+    assert own == [[pytest.approx((0.1 * number, 0.2 * number)), (0.3 * number,)] for number in (1, 2, 3)]
+    alike = [[replace(result, own_loss_sums=()) for result in results] for results in ranks]
+    assert alike[0] == alike[1] == alike[2]
+    stopped, spoilt = alike[0]
     assert stopped.stop
     assert stopped.loss_sums == pytest.approx((0.6, 1.2))
     assert spoilt == SyncResult(
         loss_sums=(math.fsum([0.3, 0.6, 0.3 * 3]),),
+        own_loss_sums=(),
         nonfinite=NonFinite(step=9, group_ranks=(1,), began_ordinary=True),
         stop=False,
     )
 
 
-@pytest.mark.parametrize("damage", [math.nan, math.inf, -math.inf, 1e308, -1e39])
+@pytest.mark.parametrize("damage", [math.nan, math.inf, -math.inf, 1e308, -1e39, -0.01])
 def test_a_rank_with_a_finite_loss_is_not_named_by_the_sum_of_others(
     alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch, damage: float
 ) -> None:
     """Every rank, and every link, can change the number of this one on its way."""
     monkeypatch.setattr(sync_points, "_wait_for_others", lambda work, table: [[0.5], [damage], [0.0], [0.001]])
     assert _sync(alone, [0.5, 0.25]) == SyncResult(
-        loss_sums=(0.5,), nonfinite=NonFinite(step=41, group_ranks=(), began_ordinary=True), stop=False
+        loss_sums=(0.5,),
+        own_loss_sums=(0.5,),
+        nonfinite=NonFinite(step=41, group_ranks=(), began_ordinary=True),
+        stop=False,
     )
     assert _sync(alone, [0.5, math.nan]).nonfinite == NonFinite(step=41, group_ranks=(0,), began_ordinary=True)

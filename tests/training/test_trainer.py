@@ -138,6 +138,19 @@ def test_every_test_sample_is_counted_once(seen: list[_Trained]) -> None:
         assert rank.long.num_evaluated == 360
         assert rank.empty.num_evaluated == 1_000
         assert rank.long.num_correct == seen[0].long.num_correct
+    for name in ("long", "empty"):
+        outcomes: list[Outcome] = [getattr(rank, name) for rank in seen]
+        assert sum(one.own_correct for one in outcomes) == outcomes[0].num_correct
+        assert sum(one.own_evaluated for one in outcomes) == outcomes[0].num_evaluated
+
+
+def test_each_rank_knows_the_loss_of_its_own_samples(seen: list[_Trained]) -> None:
+    for name in ("uneven", "empty", "poisoned"):
+        outcomes: list[Outcome] = [getattr(rank, name) for rank in seen]
+        counts = [sum(step) for step in zip(*(one.local_counts for one in outcomes), strict=True)]
+        sums = zip(*(one.own_loss_sums for one in outcomes), strict=True)
+        losses = [sum(step) / count for step, count in zip(sums, counts, strict=False)]
+        assert outcomes[0].losses == pytest.approx(losses, rel=1e-12)
 
 
 def test_it_learns(seen: list[_Trained]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.distributed as dist
 
@@ -15,8 +17,23 @@ from seatrial.training.strategies.strategy import Strategy
 _BATCH = 1_024
 
 
-def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.ProcessGroup) -> tuple[int, int]:
-    """Return the correct and the evaluated test samples over all ranks. The model is unchanged afterwards.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Test samples, over all ranks and of this one alone: any rank can change a sum."""
+
+    num_correct: int = 0
+    num_evaluated: int = 0
+    own_correct: int = 0
+    own_evaluated: int = 0
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the test samples that were classified correctly; 0 when nothing was evaluated."""
+        return self.num_correct / max(self.num_evaluated, 1)
+
+
+def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.ProcessGroup) -> Counts:
+    """Return how many test samples are classified correctly, of how many. The model is unchanged afterwards.
 
     Each share gets every n-th sample and none twice. There is no padding, so the counts do not depend on the number of
     ranks. All ranks make the same number of calls, some of them perhaps with no sample, since a strategy may
@@ -35,7 +52,11 @@ def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.P
                 counts[0] += (scores.argmax(dim=1) == labels).sum()
                 counts[1] += len(labels)
     strategy.model.train()
+    own = counts.clone()
     dist.all_reduce(counts, group=group)
     synchronize(batches.device)
     num_correct, num_evaluated = counts.tolist()
-    return num_correct, num_evaluated
+    own_correct, own_evaluated = own.tolist()
+    return Counts(
+        num_correct=num_correct, num_evaluated=num_evaluated, own_correct=own_correct, own_evaluated=own_evaluated
+    )

@@ -33,6 +33,8 @@ class Outcome:
 
     losses: tuple[float, ...]
     """Mean loss of each global batch, the same on all ranks, up to the first that is not finite."""
+    own_loss_sums: tuple[float, ...]
+    """Loss sum over the samples of this rank, of the steps in ``losses``."""
     times: tuple[StepTimes, ...]
     """One entry per step."""
     local_counts: tuple[int, ...]
@@ -57,6 +59,9 @@ class Outcome:
     num_correct: int = 0
     """Test samples over all ranks that were classified correctly, out of ``num_evaluated``."""
     num_evaluated: int = 0
+    own_correct: int = 0
+    """The same of this rank's share: any rank can change a sum over all, and none this."""
+    own_evaluated: int = 0
 
     @property
     def accuracy(self) -> float:

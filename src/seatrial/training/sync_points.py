@@ -19,7 +19,8 @@ _LONGEST_S = 0.25
 MOST_STEPS = 32
 """Most steps between two sync points; with 64 images per batch, steps on a CPU take milliseconds."""
 _LARGEST_LOSS = torch.finfo(torch.float32).max
-"""The largest loss of a rank. With a larger number, which arrived damaged, the sum of an epoch would be infinite."""
+"""The largest loss of a rank. With a larger number, which arrived damaged, the sum of an epoch would be infinite. The
+smallest is 0, since no cross entropy is negative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class SyncResult:
     loss_sums: tuple[float, ...]
     """For each step since the last sync point, the loss sum over the global batch, up to the first that is not
     finite."""
+    own_loss_sums: tuple[float, ...]
+    """For the same steps, the loss sum over this rank's share: no other rank can change it."""
     nonfinite: NonFinite | None
     """The first step with a loss that is not finite, and the ranks that contributed it; None: all are finite."""
     stop: bool
@@ -82,7 +85,7 @@ class SyncPoints:
         own_are_finite = own_losses.isfinite().tolist()
         for number, row in enumerate(rows[:num_steps]):
             bad = [rank for rank, loss in enumerate(row) if not math.isfinite(loss)]
-            if bad or any(abs(loss) > _LARGEST_LOSS for loss in row):
+            if bad or not all(0 <= loss <= _LARGEST_LOSS for loss in row):
                 # Any rank, and any link, can change the sum: this rank is among the bad ones if its own loss is.
                 bad = sorted({*bad, own_rank} - ({own_rank} if own_are_finite[number] else set()))
                 nonfinite = NonFinite(
@@ -92,7 +95,12 @@ class SyncPoints:
                 )
                 break
             sums.append(math.fsum(row))
-        return SyncResult(loss_sums=tuple(sums), nonfinite=nonfinite, stop=any(rows[-2]))
+        return SyncResult(
+            loss_sums=tuple(sums),
+            own_loss_sums=tuple(own_losses[: len(sums)].tolist()),
+            nonfinite=nonfinite,
+            stop=any(rows[-2]),
+        )
 
 
 def _wait_for_others(work: Any, table: Tensor) -> list[list[float]]:

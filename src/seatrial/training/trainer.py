@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seatrial.training.batches import Batches, layout
 from seatrial.training.buffers import batch_norms, gather_buffers, take_average
-from seatrial.training.evaluation import evaluate
+from seatrial.training.evaluation import Counts, evaluate
 from seatrial.training.models import build_model
 from seatrial.training.optimizers import make_optimizer
 from seatrial.training.outcome import NonFinite, Outcome
@@ -144,9 +144,10 @@ def train(
 
     first_step = position.step
     losses: list[float] = []
+    own_loss_sums: list[float] = []
     global_counts: list[int] = []
     local_counts: list[int] = []
-    counts: tuple[int, int] | None = None
+    counts: Counts | None = None
     checkpoint: Path | None = None
     nonfinite: NonFinite | None = None
     interrupted = False
@@ -205,6 +206,7 @@ def train(
         for global_loss_sum in result.loss_sums:
             position.epoch_loss_sum += global_loss_sum
             losses.append(global_loss_sum / global_counts[len(losses)])
+        own_loss_sums += result.own_loss_sums
         nonfinite = result.nonfinite
         if nonfinite is not None:
             break
@@ -219,7 +221,7 @@ def train(
         if done or (epoch_over and (callbacks is not None or target_accuracy is not None)):
             phase("evaluate")
             counts = evaluate(strategy, batches, recipe, group)
-            reached = target_accuracy is not None and counts[0] / max(counts[1], 1) >= target_accuracy
+            reached = target_accuracy is not None and counts.accuracy >= target_accuracy
             if callbacks is not None:
                 own_times = median_times(clock.times()[epoch_began.steps :])
                 rank_times, seconds = _gather_times(own_times, trained_s - epoch_began.seconds, group, device)
@@ -228,8 +230,8 @@ def train(
                     step=position.step,
                     loss=position.epoch_loss_sum / position.epoch_samples,
                     num_samples=position.epoch_samples,
-                    num_correct=counts[0],
-                    num_evaluated=counts[1],
+                    num_correct=counts.num_correct,
+                    num_evaluated=counts.num_evaluated,
                     samples_per_s=(position.samples_seen - epoch_began.samples) / seconds,
                     seconds=seconds,
                     rank_times=rank_times,
@@ -260,9 +262,11 @@ def train(
         take_average(model, gather_buffers(model, group))
         if counts is None and not interrupted:
             counts = evaluate(strategy, batches, recipe, group)
+    counts = counts or Counts()
     steady = position.samples_seen - warm.samples if nonfinite is None and len(losses) > WARMUP_STEPS else 0
     return Outcome(
         losses=tuple(losses),
+        own_loss_sums=tuple(own_loss_sums),
         times=tuple(clock.times()),
         local_counts=tuple(local_counts),
         samples_per_s=steady / (trained_s - warm.seconds) if steady else None,
@@ -274,8 +278,10 @@ def train(
         checkpoint=checkpoint,
         nonfinite=nonfinite,
         interrupted=interrupted,
-        num_correct=counts[0] if counts else 0,
-        num_evaluated=counts[1] if counts else 0,
+        num_correct=counts.num_correct,
+        num_evaluated=counts.num_evaluated,
+        own_correct=counts.own_correct,
+        own_evaluated=counts.own_evaluated,
     )
 
 

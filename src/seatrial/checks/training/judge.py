@@ -14,6 +14,14 @@ from seatrial.checks.shared.host_activity import is_contention
 from seatrial.checks.training.judge_data import is_data, judge_data
 from seatrial.checks.training.judge_held_up import judge_held_up
 from seatrial.checks.training.judge_one_batch import judge_one_batch, one_batch_suspects
+from seatrial.checks.training.judge_shares import (
+    Shares,
+    absent_shares,
+    compare_shares,
+    falls_on,
+    is_own_counts,
+    is_own_loss,
+)
 from seatrial.checks.training.judge_speed import compute_fleets, judge_compute_fleet, slow_suspects
 from seatrial.checks.training.params import Params
 from seatrial.checks.training.readings import by_rank
@@ -33,6 +41,8 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "rounds": is_rounds,
     "digest": lambda value: has_fields(value, runs=int, digest=str),
     "one_batch": lambda value: has_fields(value, scores=str, gradients=str, alike=str),
+    "own_counts": is_own_counts,
+    "own_loss": is_own_loss,
 }
 _CONTENTION = {"contention": is_contention}
 """Counters that may be odd: without them, nobody counts as held up."""
@@ -148,7 +158,7 @@ def _judge_presence(evidence: Evidence) -> Ruling:
     absent = [] if evidence.asked else ["any rank that finished"]
     absent += [f"{name} of rank {rank}" for rank in evidence.asked for name in _NEEDED if (rank, name) not in reported]
     absent += [] if _recipe(evidence) else ["the recipe that was trained"]
-    return Ruling(absent=tuple(absent))
+    return Ruling(absent=(*absent, *absent_shares(evidence)))
 
 
 def _recipe(evidence: Evidence) -> dict[str, Any]:
@@ -174,7 +184,10 @@ def _judge_loss(evidence: Evidence) -> Ruling:
     limit = Limit(value=first, unit="1", origin=f"its own first {LOSS_WINDOW} points")
     judged = (Judged(measurement=points[-1], limit=limit, passed=last < first),)
     if last < first:
-        return Ruling(judged=judged)
+        # One rank can change the sum of all, and its own share: most hosts must see the same.
+        falling, num_hosts = falls_on(evidence) or (1, 1)
+        words = f"a loss that falls on most hosts, each by its own samples: it does on {falling} of {num_hosts}"
+        return Ruling(judged=judged, absent=() if 2 * falling > num_hosts else (words,))
     finding = Finding(
         severity="fail",
         check="training",
@@ -188,7 +201,10 @@ def _judge_loss(evidence: Evidence) -> Ruling:
 
 
 def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
-    """Judge the counts of test samples, and the accuracy. No rank can be named: both are sums over all ranks."""
+    """Judge the counts of test samples, and the accuracy. No rank can be named: both are sums over all ranks.
+
+    Any rank can change a sum, so the accuracy is also no more than what each rank counted in its own share.
+    """
     recipe = _recipe(evidence)
     accuracy, evaluated, runs = (by_rank(evidence, name) for name in ("accuracy", "evaluated", "runs"))
     findings, judged = [], []
@@ -198,20 +214,23 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
         limit = Limit(value=recipe["num_test"] * runs[rank].value, unit="samples", origin="exact")
         judged.append(Judged(measurement=evaluated[rank], limit=limit, passed=evaluated[rank].value == limit.value))
     wrong = [entry for entry in judged if not entry.passed]
+    shares = compare_shares(evidence, recipe["num_test"], accuracy, runs) if recipe else Shares()
     differs = len({accuracy[rank].value for rank in finished}) > 1
     odd = minority({rank: accuracy[rank].value for rank in finished}, evidence.hosts()).odd
     shown = [*odd, *(rank for rank in finished if rank not in odd)][:_SHOWN]
     counts = ", ".join(f"rank {rank}: {accuracy[rank].value:.4f}" for rank in shown)
     tellers = (f"another accuracy than most hosts is reported by {named_ranks(odd)}",) if odd else ()
-    if wrong or differs:
+    if wrong or differs or shares.lines:
+        measured = "not the same sum on all ranks" if differs else "not the sum of what each rank counted"
+        measured = f"{wrong[0].measurement.value:.0f} samples" if wrong else measured
         finding = Finding(
             severity="fail",
             check="training",
             what="the counts of test samples, summed over all ranks, are wrong",
             culprit=_NOBODY,
-            measured=f"{wrong[0].measurement.value:.0f} samples" if wrong else "not the same sum on all ranks",
+            measured=measured,
             limit=wrong[0].limit if wrong else None,
-            evidence=(f"accuracy: {counts}", *tellers, *_tellers(evidence, wrong)),
+            evidence=(f"accuracy: {counts}", *tellers, *_tellers(evidence, wrong), *shares.lines),
             action="an all_reduce of two integers went wrong: look at the findings of collectives.",
         )
         findings.append(finding)
@@ -222,7 +241,7 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
     rule = accuracy_rule(params, recipe.get("key", ""), count)
     if not accuracy or not recipe:
         return Ruling(findings=tuple(findings), judged=tuple(judged), absent=absent)
-    lowest = min(measurement.value for measurement in accuracy.values())
+    lowest = min(shares.accuracy, *(measurement.value for measurement in accuracy.values()))
     if rule.value is None:
         finding = Finding(
             severity="warn",

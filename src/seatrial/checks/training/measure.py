@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from seatrial.checks.shared.convolution import count_wrong_convolution
 from seatrial.checks.shared.rounds import timed_rounds
 from seatrial.checks.training.params import Params, data_dir, recipe_for
+from seatrial.checks.training.rules import LOSS_WINDOW
 from seatrial.errors import RequestError
 from seatrial.evidence.statistics import median
 from seatrial.probe.arithmetic import arithmetic
@@ -19,6 +21,8 @@ from seatrial.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+    from seatrial.training.outcome import Outcome
 
 _LOSS_POINTS = 200
 _REPEAT_STEPS = 30
@@ -64,6 +68,8 @@ def _train(context: Context, params: Params, recipe: Recipe, key: str, group: Pr
         context.measurement("accuracy", min(runs.accuracies), "1", "high")
         context.measurement("evaluated", runs.num_evaluated, "samples")
         context.measurement("runs", len(runs.accuracies), "1")
+        # Any rank can change a sum over all, such as the accuracy; for its share each one answers alone.
+        context.fact("own_counts", {"correct": runs.own_correct, "evaluated": runs.own_evaluated})
         # Digests of different numbers of runs are never equal, so each says its number.
         context.fact("digest", {"runs": len(runs.accuracies), "digest": runs.digest()})
         context.fact("contention", contention.so_far())
@@ -80,8 +86,8 @@ def _train(context: Context, params: Params, recipe: Recipe, key: str, group: Pr
                 phase=context.phase,
                 data_dir=folder,
             )
-        if context.group_rank == 0 and number == 0:
-            _report_losses(context, outcome.losses)
+        if number == 0:
+            _report_losses(context, outcome)
         if (nonfinite := outcome.nonfinite) is not None:
             ranks = [context.ranks[group_rank] for group_rank in nonfinite.group_ranks]
             said = {"what": nonfinite.what, "step": nonfinite.step, "seed": seed, "ranks": ranks}
@@ -100,10 +106,19 @@ def _full_count(context: Context, recipe: Recipe) -> int:
     return -(-recipe.global_batch_size // context.world_size)
 
 
-def _report_losses(context: Context, losses: tuple[float, ...]) -> None:
+def _report_losses(context: Context, outcome: Outcome) -> None:
+    """Report the loss of all ranks, and what this one's share adds to its beginning and its end."""
+    losses = outcome.losses
     stride = -(-len(losses) // _LOSS_POINTS) or 1
-    for step in sorted({*range(0, len(losses), stride), len(losses) - 1} if losses else ()):
+    for step in sorted({*range(0, len(losses), stride), len(losses) - 1} if losses and not context.group_rank else ()):
         context.measurement("loss", losses[step], "1", "low", step=step)
+    # The steps of the points that the judge compares, and those between them.
+    window, end = LOSS_WINDOW * stride, len(losses)
+    said: dict[str, float] = {}
+    for name, steps in (("first", slice(0, window)), ("last", slice(max(end - window, 0), end))):
+        said[f"{name}_sum"] = math.fsum(outcome.own_loss_sums[steps])
+        said[f"{name}_samples"] = sum(outcome.local_counts[:end][steps])
+    context.fact("own_loss", said)
 
 
 def _report_one_batch(context: Context, recipe: Recipe, local_count: int, folder: Path | None) -> None:

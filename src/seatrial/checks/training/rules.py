@@ -29,11 +29,11 @@ def rules(params: Params) -> tuple[Rule, ...]:
         Rule(
             measurement="loss",
             condition=f"mean of the last {LOSS_WINDOW} points",
-            text=f"below that of the first {LOSS_WINDOW}",
+            text=f"below that of the first {LOSS_WINDOW}, also on most hosts",
             origin="its own first points",
         ),
         *_accuracy_rules(params),
-        Rule(measurement="accuracy", text="equal on all ranks", origin="exact"),
+        Rule(measurement="accuracy", text="equal on all ranks, no higher than they counted", origin="exact"),
         Rule(measurement="evaluated", text="every test sample, once a run", origin="exact"),
         Rule(measurement="digest", text="equal on ranks of one kind", origin="exact"),
         Rule(

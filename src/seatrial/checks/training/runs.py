@@ -22,6 +22,10 @@ class Runs:
     """The accuracy of each run, a share from 0 to 1."""
     num_evaluated: int = 0
     """Test samples evaluated in all runs together, over all ranks."""
+    own_correct: int = 0
+    """Test samples of this rank's shares that were classified correctly, in all runs together, out of
+    ``own_evaluated``."""
+    own_evaluated: int = 0
     samples_per_s: list[float] = field(default_factory=list)
     """Training samples a second of each run that was long enough to measure it."""
     _times: dict[str, list[float]] = field(default_factory=dict)
@@ -31,6 +35,8 @@ class Runs:
         """Add a training that finished with finite values."""
         self.accuracies.append(outcome.accuracy)
         self.num_evaluated += outcome.num_evaluated
+        self.own_correct += outcome.own_correct
+        self.own_evaluated += outcome.own_evaluated
         self._digests.append(outcome.digest)
         if outcome.samples_per_s is not None:
             self.samples_per_s.append(outcome.samples_per_s)
