@@ -17,6 +17,8 @@ from seatrial.targets.kubernetes.pods import PodStatus
 
 _RESULT = "trained 9 of 9 steps: loss 0.1"
 _NOBODY = "; nothing shows which node is at fault"
+_SILENT = f"ended with exit code 1, and no rank there says that it failed{_NOBODY}"
+_ENDED = "on node gpu-1 ended with exit code 1"
 
 
 def _hanging(number: int) -> PodStatus:
@@ -73,3 +75,38 @@ def test_a_pod_whose_peer_was_never_listed_is_not_named(tmp_path: Path) -> None:
     assert attempt.cleanup(keep=False) == []
     (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
     assert outcome["text"] == f"the connection to others of pod trial-1-0-x on node gpu-0 was lost{_NOBODY}"
+
+
+@pytest.mark.parametrize(
+    ("logs", "codes", "text"),
+    [
+        # Rank 0 lacks the last block, and the rank that has all digests ends with 1, as they differ.
+        ([_lost(0), "", ""], [1, 1, 0], f"the connection to others of pod t-0 on node gpu-1 was lost{_NOBODY}"),
+        ([_lost(0), "", ""], [1, 1, 1], f"the connection to others of pod t-0 on node gpu-1 was lost{_NOBODY}"),
+        (["", "", ""], [130, 1, 0], f"pod t-1 on node gpu-1 {_SILENT}"),
+        # Both are in pod 0, whose parent has killed the one that waits.
+        (["", ""], [1, 0], f"pod t-0 on node gpu-1 {_SILENT}"),
+        (["", ""], [1, 1], f"pods t-0 on node gpu-1 and t-1 on node gpu-1 {_SILENT}"),
+        # An error is another matter.
+        ([_lost(0), "Traceback (most recent call last):\nOSError: x"], [1, 1], f"pod t-1 {_ENDED}"),
+        ([_lost(0), "seatrial: rank 1 of 3 failed in load data: OSError: x"], [1, 1], f"pod t-1 {_ENDED}"),
+    ],
+    ids=range(7),
+)
+def test_a_pod_that_has_done_its_work_is_not_named_for_its_code(
+    logs: list[str], codes: list[int], text: str, tmp_path: Path
+) -> None:
+    heard = Heard(tmp_path, None)
+    pods = [ended_pod(number, code) for number, code in enumerate(codes)]
+    for pod, said in zip(pods, logs, strict=True):
+        heard.says(pod, f"seatrial: rank {pod.number} of 3 on a: cpu\n{said}\n")
+    heard.run_log.end_by_exit_codes(pods, under_mpi=False)
+    assert heard.outcome(training())["text"] == text
+
+
+def test_a_pod_whose_ranks_never_met_the_others_has_done_no_work(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, None)
+    heard.says(ended_pod(0, 1), f"{_lost(0)}\n")
+    heard.says(ended_pod(1, 1), "no space left\n")
+    heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
+    assert heard.outcome(training())["text"] == f"pod t-1 {_ENDED}"

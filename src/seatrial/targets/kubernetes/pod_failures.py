@@ -53,8 +53,8 @@ class Shown(IntEnum):
     STOPPED = 6
     """It was deleted, as controllers do when another pod has failed."""
     MISSED = 7
-    """It ended with 1 in a training that came to its end, and no rank of it says that it failed: all ranks end so when
-    the target is missed, a number is NaN or the digests differ."""
+    """It ended with 1, and no rank of it says that it failed: all ranks end so when the target is missed, a number is
+    NaN or the digests differ, also where the last exchange fails for rank 0, which alone would print that."""
 
 
 def shown_by(
@@ -62,7 +62,7 @@ def shown_by(
     unread: Collection[str],
     *,
     met: Mapping[PodStatus, Collection[int]] | None,
-    has_result: bool | None,
+    has_result: bool,
 ) -> dict[PodStatus, Shown]:
     """Return what each pod that failed shows.
 
@@ -70,8 +70,7 @@ def shown_by(
         lines: What each of them has printed.
         met: The ranks of each of them that had met the others before; None: there are no other pods.
         unread: Names of pods that may have printed more.
-        has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work;
-            None where it may have, since its log was not read.
+        has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work.
     """
     # Operators delete pods when another one has failed, or all of them, those that ended by themselves too.
     some_stay = not all(pod.deleted for pod in lines)
@@ -91,7 +90,7 @@ def _shown(
     *,
     is_read: bool,
     was_stopped: bool,
-    has_result: bool | None,
+    has_result: bool,
 ) -> Shown:
     lines = [line[:_MOST_LINE_CHARS] for line in lines]
     of_ranks = _by_rank(lines, met, is_oom=pod.out_of_memory)
@@ -110,7 +109,8 @@ def _shown(
     if of_ranks:
         return worst
     last = _exit(1, lines[-_LAST_LINES:])
-    if pod.exit_code == 1 and (has_result or (has_result is None and not has_raised(last))):
+    has_worked = met is None or bool(met)
+    if pod.exit_code == 1 and (has_result or (has_worked and not has_raised(last))):
         return Shown.MISSED
     return _shown_by_exit(last)
 
@@ -161,7 +161,7 @@ def undecided(shown: Mapping[PodStatus, Shown], asked: Sequence[PodStatus]) -> s
         if asked:
             parts.append(f"{named_pods(asked)} ended with exit code {INTERRUPTED}, as if somebody had asked for it")
     if (missed := by_shown[Shown.MISSED]) and not parts:
-        parts.append(f"{named_pods(missed)} ended with exit code 1 without an error, unlike pod 0, which has a result")
+        parts.append(f"{named_pods(missed)} ended with exit code 1, and no rank there says that it failed")
     if not parts:
         stopped = by_shown[Shown.STOPPED]
         parts.append(f"{named_pods(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped")

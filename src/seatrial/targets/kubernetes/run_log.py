@@ -450,7 +450,6 @@ class RunLog:
         judged = [pod for pod in pods if pod.is_launcher] if under_mpi else list(pods)
         first = next((pod for pod in judged if pod.is_launcher or pod.number == 0), None)
         said = self.words.last_output(first) if first is not None and first.is_launcher else ""
-        may_have_result = not under_mpi and first is not None and first.name in unread
         is_unread = first is not None and first.name in unread and (prints_result or first.is_launcher)
         is_unread = is_unread or (first is not None and first.is_launcher and self.copies.lacks(first))
         claimed = bool(self._result) or not (prints_result or is_unread or _LOST_DAEMON.search(said))
@@ -465,12 +464,7 @@ class RunLog:
         met = {pod: self.words.ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
         num_pods = max(nodes, sum(not pod.is_launcher for pod in pods))
         unread = {*unread, *(pod.name for pod in failed if self.copies.lacks(pod))}
-        shown = shown_by(
-            lines,
-            unread,
-            met=met if num_pods > 1 else None,
-            has_result=has_result or (None if may_have_result else False),
-        )
+        shown = shown_by(lines, unread, met=met if num_pods > 1 else None, has_result=has_result)
         if first is not None and first.exit_code == 0:
             # Then operators delete the other pods. Of one that was stopped only a failure counts that its log shows.
             stopped = [pod for pod in judged if pod.stop and shown.get(pod, Shown.STOPPED) == Shown.STOPPED]
