@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,15 @@ _CONTROLLER_PORT, _NODE_PORT = 6817, 6818
 _READY_S = 30.0
 
 
-def _configuration(made: Hosts) -> str:
+def _configuration(made: Hosts, auth: str = "none") -> str:
     settings = {
         "ClusterName": "test",
         "SlurmctldHost": f"node0({made[0].address})",
         "SlurmctldPort": _CONTROLLER_PORT,
         "SlurmUser": "root",
         "SlurmdUser": "root",
-        "AuthType": "auth/none",
-        "CredType": "cred/none",
+        "AuthType": f"auth/{auth}",
+        "CredType": f"cred/{auth}",
         "StateSaveLocation": made.folder / "slurm" / "state",
         "SlurmdSpoolDir": f"{made.folder}/slurm/spool.%n",
         "SlurmctldPidFile": made.folder / "slurm" / "slurmctld.pid",
@@ -56,12 +58,12 @@ def _as_root(made: Hosts, number: int, *command: str, timeout_s: float = 30.0) -
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def _start(made: Hosts) -> None:
+def _start(made: Hosts, auth: str = "none") -> None:
     """Start the daemons, which the fixture of the hosts ends."""
     folder = made.folder / "slurm"
     for path in (folder, folder / "state", *(folder / f"spool.{host.name}" for host in made)):
         path.mkdir()
-    (folder / "slurm.conf").write_text(_configuration(made))
+    (folder / "slurm.conf").write_text(_configuration(made, auth))
     done = _as_root(made, 0, "slurmctld", "-c", "-f", str(folder / "slurm.conf"))
     assert done.returncode == 0, done.stderr
     for host in made:
@@ -131,3 +133,43 @@ def test_nodes_that_lie_about_their_number_are_a_finding(hosts: Callable[[int], 
         address, other = made[1 - node].address, made[node].address
         sentence = f"node {node} joined from {address}, which is the address of node {1 - node}, and node {node} is at"
         assert any(what.startswith(sentence) and other in what for what in told), told
+
+
+@pytest.fixture
+def munged() -> Iterator[None]:
+    """A munged at the usual place, where the commands of munge and Slurm look for it."""
+    socket, folder = Path("/run/munge/munge.socket.2"), Path("/run/munge")
+    program = shutil.which("munged", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None or shutil.which("munge") is None:
+        pytest.skip("munge is not installed")
+    if folder.exists():
+        pytest.skip(f"somebody has made {folder} on this machine, perhaps for a munged that works")
+    folder.mkdir(mode=0o755)
+    (key := folder / "key").write_bytes(os.urandom(64))
+    key.chmod(0o400)
+    files = {"key-file": key, "pid-file": folder / "pid", "log-file": folder / "log", "seed-file": folder / "seed"}
+    argv = [program, "--force", "--foreground", *(f"--{name}={path}" for name, path in files.items())]
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 10.0
+        while not socket.exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        yield
+    finally:
+        process.terminate()
+        process.wait(10.0)
+        shutil.rmtree(folder)
+
+
+def test_munge_carries_the_token_where_slurm_uses_it(hosts: Callable[[int], Hosts], munged: None) -> None:
+    """Slurm sends the environment of a job readable over the network."""
+    made = hosts(2)
+    _start(made, "munge")
+    (told := made.folder / "told").mkdir(mode=0o777)
+    teller = made.folder / "teller"
+    teller.write_text(f'#!/bin/sh\necho "$SEATRIAL_TOKEN" > {told}/$SLURM_NODEID\nexec {made.python} "$@"\n')
+    teller.chmod(0o755)
+    report = _trial(made, teller)
+    assert report["acceptance"]["status"] == "PASS", report["findings"]
+    assert [(told / str(node)).read_text() for node in range(2)] == ["munge\n"] * 2

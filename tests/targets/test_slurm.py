@@ -236,3 +236,26 @@ def test_a_refusal_of_sbatch_repeats_no_secret(tmp_path: Path, monkeypatch: pyte
 def test_a_default_counts_as_not_given() -> None:
     """Otherwise every command for another target would be refused."""
     assert not any(is_given(option, option.default) for option in SLURM.options)
+
+
+@pytest.mark.parametrize(
+    ("said", "values", "token", "passes"),
+    [
+        ("AuthType                = auth/munge", {}, "", True),
+        ("AuthType                = auth/slurm", {}, "", False),
+        ("AuthAltTypes            = auth/munge", {}, "", False),
+        ("AuthType                = auth/munge", {"container_image": "nvcr.io/x"}, "", False),
+        ("AuthType                = auth/munge", {"slurm_arg": ("--container-image=x",)}, "", False),
+        ("AuthType                = auth/munge", {}, "a token of the user's", False),
+    ],
+)
+def test_munge_passes_the_token_where_slurm_itself_uses_it(
+    said: str, values: dict[str, Any], token: str, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container lacks the socket of munged."""
+    (scontrol := tmp_path / "scontrol").write_text(f"#!/bin/sh\n[ \"$*\" = 'show config' ] && echo '{said}'\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SEATRIAL_TOKEN", token)
+    assert SLURM.has_munge is not None
+    assert SLURM.has_munge(Processes(**fields(request(nodes=2, **values)))) == passes

@@ -31,7 +31,7 @@ from seatrial.protocol.events import SCHEMA, EndEvent, Event, NoteEvent, RunEven
 from seatrial.protocol.fields import MOST_GENERATIONS
 from seatrial.protocol.handshake import node_token
 from seatrial.protocol.launchers import starts_all_nodes
-from seatrial.protocol.munge import make_credential
+from seatrial.protocol.munge import MungeError, make_credential
 from seatrial.protocol.timeouts import HEARTBEAT_S, join_timeout_s
 from seatrial.report.program_ending import LOGS
 from seatrial.run.external_launcher import Rendezvous, own_agent_command
@@ -42,7 +42,7 @@ from seatrial.run.rank_logs import RankLogs
 from seatrial.run.rank_messages import READ, require_sound
 from seatrial.targets.job import Job, Processes, ProgramJob
 from seatrial.targets.registry import TARGETS
-from seatrial.targets.target import Driver
+from seatrial.targets.target import Driver, Target
 from seatrial.util.file_limit import raise_file_limit
 from seatrial.util.job_signals import FOR_RANKS, STOPPING, collector, for_ranks, handled, unless_ignored
 from seatrial.util.text import all_named
@@ -208,7 +208,6 @@ def _conduct(
     on_event(run)
     for reason in job.absent:
         on_event(source.event(NoteEvent(kind="note", severity="warn", text=f"left out: {reason}")))
-    by_munge = rendezvous is not None and not rendezvous.token
     token = rendezvous.token if rendezvous and rendezvous.token else secrets.token_urlsafe(24)
     token_of = partial(node_token, token) if own_tokens else lambda node: token
     host = rendezvous.host if rendezvous else target.address(job)
@@ -216,7 +215,7 @@ def _conduct(
     listen = "127.0.0.1" if host == "127.0.0.1" else ""
 
     keep = "" if is_followed else str(folder)
-    credential = make_credential("token", token) if by_munge else ""
+    credential = _credential(target, job, rendezvous, token)
     hosts_to_bind = () if own_tokens or rendezvous else job.hosts
     addresses = addresses_of(hosts_to_bind)
     if unbound := [host for node, host in enumerate(hosts_to_bind) if node not in addresses]:
@@ -227,7 +226,8 @@ def _conduct(
     driver = target.driver(job)
     try:
         if rendezvous is None:
-            commands = target.render(job, control=f"{host}:{server.port}", token=token, keep=keep)
+            sent = "munge" if credential else token
+            commands = target.render(job, control=f"{host}:{server.port}", token=sent, keep=keep)
         else:
             commands = (own_agent_command(job, rendezvous, server.port, keep=keep),)
         driver.submit(commands, folder, signals, server.attach)
@@ -263,6 +263,19 @@ def _conduct(
     if (found is not None or compares) and not is_unanswered:
         on_event(on_hosts.event(EndEvent(kind="end")))
     return server.damaged
+
+
+def _credential(target: Target, job: Processes, rendezvous: Rendezvous | None, token: str) -> str:
+    """Return the credential in which munge passes the token; empty where the environment of the agents has it.
+
+    A launcher may send that environment readable over the network.
+    """
+    if rendezvous is not None:
+        return "" if rendezvous.token else make_credential("token", token)
+    if target.has_munge is not None and target.has_munge(job):
+        with contextlib.suppress(MungeError):
+            return make_credential("token", token)
+    return ""
 
 
 def _compared(server: Server, found: FoundHosts, nodes: int) -> list[Event]:

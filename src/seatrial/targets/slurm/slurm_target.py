@@ -214,6 +214,18 @@ def _address(job: Processes) -> str:
     return own_address(dict.fromkeys(output.split())) or socket.gethostname()
 
 
+def _has_munge(job: Processes) -> bool:
+    """Return whether munge passes the token: where Slurm itself uses it, it works on all nodes, but in no container,
+    which lacks its socket. A user who sets SEATRIAL_TOKEN does without."""
+    from seatrial.targets.slurm.node_list import answer
+
+    slurm: _Slurm = job.detail
+    in_container = slurm.container_image is not None or any("--container" in word for word in slurm.extra_args)
+    if in_container or os.environ.get("SEATRIAL_TOKEN"):
+        return False
+    return any(re.fullmatch(r"AuthType\s*=\s*auth/munge\s*", line) for line in answer("scontrol", "show", "config"))
+
+
 def _shown(commands: Sequence[Command]) -> list[str]:
     from seatrial.targets.launcher_process import shown_with_files
 
@@ -241,5 +253,6 @@ TARGETS = (
         dry_run_lines=_shown,
         address=_address,
         driver=_driver,
+        has_munge=_has_munge,
     ),
 )
