@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -21,7 +22,7 @@ import torch
 from hostile_files import HOSTILE, assert_unharmed
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.files import statuses_in
+from seatrial.files import open_to_read, statuses_in
 from seatrial.training import checkpoint
 from seatrial.training.checkpoint import CheckpointFolder
 
@@ -389,8 +390,29 @@ def test_large_damaged_ones_are_read_up_to_a_sum(
         size_bytes = (1 << 19) + (number == 7 and 1 << 20)  # the newest is too large, so nothing of it is read
         (store.folder / f"step-{10**17 + number}.{number:064x}.pt").write_bytes(bytes(size_bytes))
     with pytest.raises(SeatrialError, match="none of the 3 newest of its 9 checkpoints can be loaded"):
-        store.newest()
+        store.newest(1 << 20)
     assert len(notes) == 3
+
+
+def test_one_that_this_user_may_not_read_is_passed_over(
+    store: CheckpointFolder, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a file that another user has put there would end each start and each restart."""
+    store.save(1, STATE)
+    planted = _plant(store, 10**17, b"private")
+    planted.chmod(0)
+    opened = open_to_read
+
+    def as_another_user(path: Path) -> Any:
+        if path.name == planted.name:  # root may read all files
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path)
+
+    monkeypatch.setattr(checkpoint, "open_to_read", as_another_user)
+    _assert_equal(store.newest(), (1, STATE))
+    assert notes == [f"this user may not read {planted}; change its permissions. It is skipped."]
+    with pytest.raises(SeatrialError, match="this user may not read"):
+        store.load(planted)
 
 
 def test_what_others_put_there_has_no_place_among_those_that_are_kept(tmp_path: Path) -> None:

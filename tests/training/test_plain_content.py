@@ -79,7 +79,7 @@ def test_a_program_from_another_rank_is_refused_and_not_run(
     """Every rank can change the sum in which rank 0 sends its checkpoint."""
     monkeypatch.setattr(resume, "_bytes", lambda content: program)
     with CheckpointFolder(tmp_path / "c") as store:
-        monkeypatch.setattr(store, "newest", lambda: (1, {"a": 1}))
+        monkeypatch.setattr(store, "newest", lambda most_bytes: (1, {"a": 1}))
         with pytest.raises(SeatrialError, match=r"rank 0 has sent is refused: it asks for TorchScript.*test the links"):
             find_state(Checkpointing(store=store), alone, CPU, fits_always)
     assert not (tmp_path / "was-here").exists()

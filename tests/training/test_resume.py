@@ -30,9 +30,18 @@ from seatrial.errors import RequestError, SeatrialError
 from seatrial.training import plain_content, sync_points, trainer
 from seatrial.training.batches import Batches
 from seatrial.training.checkpoint import CheckpointFolder
+from seatrial.training.models import build_model
 from seatrial.training.outcome import Outcome
+from seatrial.training.plain_content import MOST_BYTES
 from seatrial.training.recipe import Recipe
-from seatrial.training.resume import Checkpointing, Position, compare_with_saved, find_state
+from seatrial.training.resume import (
+    Checkpointing,
+    Position,
+    compare_with_saved,
+    find_state,
+    form_of,
+    require_shapes,
+)
 from seatrial.worker.failures import cause_of
 
 CPU = torch.device("cpu")
@@ -329,6 +338,24 @@ def _planted(change: Callable[[dict[str, Any]], object], alone: dist.ProcessGrou
         (lambda state: state.update(loss_scale={"factor": 1.0, "good_steps": 2**2000}), "no usable loss_scale"),
         (lambda state: state.update(loss_scale={"factor": 0.0, "good_steps": 0}), "no usable loss_scale"),
         (lambda state: state["model"].update({"\x1b[2J": 1}), r"'\x1b[2J' of its model is of no model here"),
+        (lambda state: state.update({"more\x1b": torch.zeros(9)}), r"'more\x1b' is no part of a training"),
+        (lambda state: state.update(seed=torch.zeros(9)), "it has no usable seed"),
+        (lambda state: state.update(recipe_digest=[torch.zeros(9)]), "it has no usable recipe_digest"),
+        (
+            lambda state: state.update(loss_scale={"factor": 1.0, "good_steps": 0, "x": torch.zeros(9)}),
+            "no usable loss_scale",
+        ),
+        (lambda state: state.update(buffers=torch.zeros(1, 9)), "its buffers has the shape (1, 9) in place of (1, 0)"),
+        (lambda state: state.update(buffers=torch.zeros(9, 0)), "its buffers has the shape (9, 0) in place of (1, 0)"),
+        (
+            lambda state: state["model"].update({"classifier.bias": torch.zeros(10, dtype=torch.float64)}),
+            "'classifier.bias' of its model has numbers of torch.float64 in place of torch.float32",
+        ),
+        (
+            lambda state: state["optimizer"]["classifier.bias"].update(exp_avg=torch.zeros(10, dtype=torch.int8)),
+            "exp_avg of 'classifier.bias' in its optimizer has numbers of torch.int8",
+        ),
+        (lambda state: None, "it is named after step 21, and has step 2"),
     ],
 )
 def test_a_planted_checkpoint_is_refused_with_its_name(
@@ -379,6 +406,49 @@ def test_a_checkpoint_that_grows_when_it_is_sent_is_named(
     ):
         find_state(Checkpointing(store=store), alone, CPU, fits_always)
     assert cause_of(refused.value) == "request"
+
+
+def test_a_small_part_of_many_numbers_is_refused() -> None:
+    """Saved and sent, it would have all of them."""
+    model = build_model("toy", (1, 8, 8), 10, seed=1)
+    entries = model.state_dict()
+    name = next(iter(entries))
+    state = {"model": entries, "optimizer": {}, "buffers": torch.zeros(1, 0), "recipe": {}, "world_size": 1}
+    require_shapes("step 7", state, form_of(model))
+    entries[name] = torch.zeros(entries[name].numel() + 1)[1:].view(entries[name].shape)
+    with pytest.raises(RequestError, match=f"checkpoint step 7: '{name}' of its model has more numbers than its shape"):
+        require_shapes("step 7", state, form_of(model))
+
+
+def test_a_checkpoint_larger_than_a_training_can_have_is_not_read(alone: dist.ProcessGroup, tmp_path: Path) -> None:
+    training = partial(trainer.train, device=CPU, group=alone, phase=lambda label: None)
+    notes: list[str] = []
+    with CheckpointFolder(tmp_path, note=notes.append) as store:
+        saving = Checkpointing(store=store)
+        training(PLANTED, checkpoints=saving)
+        planted = tmp_path / f"step-{10**17}.{'0' * 64}.pt"
+        with planted.open("wb") as file:
+            file.truncate(200 << 20)
+        assert training(PLANTED, checkpoints=saving).first_step == 2
+    (note,) = notes
+    assert note.startswith(f"{planted} cannot be read: it has more than 16")
+    assert note.endswith(" MiB. It is skipped.")
+
+
+def test_what_the_largest_model_saves_is_read_by_each_training() -> None:
+    """So that the field that differs is named, and not the size."""
+    large, small = (form_of(build_model(name, (3, 32, 32), 10, seed=1)) for name in ("resnet18", "convnet"))
+    saved_bytes = 3 * sum(entry.numel() * entry.element_size() for entry in large.entries.values())
+    assert saved_bytes + 64 * 8 * large.num_buffers < small.most_bytes(1) < large.most_bytes(1)
+    assert saved_bytes + 100 * 4_096 * 8 * large.num_buffers > MOST_BYTES == large.most_bytes(100 * 4_096)
+
+
+def test_what_other_numbers_of_ranks_saved_of_each_is_not_sent(alone: dist.ProcessGroup, tmp_path: Path) -> None:
+    with CheckpointFolder(tmp_path) as store:
+        store.save(1, {"buffers": torch.ones(3, 5)})
+        found = find_state(Checkpointing(store=store), alone, CPU, fits_always)
+        assert found is not None
+        assert found[1]["buffers"].shape == (0, 5)
 
 
 @pytest.mark.parametrize("liar", ["claims that it failed", "announces nothing", "announces more", "changes a byte"])

@@ -50,10 +50,10 @@ class UntouchableStore:
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
         raise AssertionError("a rank other than 0 wrote a checkpoint")
 
-    def newest(self) -> tuple[int, Mapping[str, Any]] | None:
+    def newest(self, most_bytes: int = 0) -> tuple[int, Mapping[str, Any]] | None:
         raise AssertionError("a rank other than 0 looked for a checkpoint")
 
-    def load(self, path: Path) -> tuple[int, Mapping[str, Any]]:
+    def load(self, path: Path, most_bytes: int = 0) -> tuple[int, Mapping[str, Any]]:
         raise AssertionError("a rank other than 0 read a checkpoint")
 
 
@@ -63,10 +63,10 @@ class FullDiskStore:
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
         raise OSError(28, "No space left on device")
 
-    def newest(self) -> tuple[int, Mapping[str, Any]] | None:
+    def newest(self, most_bytes: int = 0) -> tuple[int, Mapping[str, Any]] | None:
         return None
 
-    def load(self, path: Path) -> tuple[int, Mapping[str, Any]]:
+    def load(self, path: Path, most_bytes: int = 0) -> tuple[int, Mapping[str, Any]]:
         raise OSError(2, "No such file")
 
 

@@ -44,7 +44,7 @@ from seatrial.files import (
 from seatrial.folders import make_folders, open_judged
 from seatrial.start import owner_of_new_files
 from seatrial.training.folder_lock import lock_folder
-from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
+from seatrial.training.plain_content import MOST_BYTES, in_words, load_plain, shown
 from seatrial.training.plain_pickle import RefusedContentError
 
 _FORMAT = 1
@@ -141,11 +141,12 @@ class CheckpointFolder:
         self._remove_old(name)
         return self._place() / name
 
-    def newest(self) -> tuple[int, dict[str, Any]] | None:
+    def newest(self, most_bytes: int = MOST_BYTES) -> tuple[int, dict[str, Any]] | None:
         """Return the step and state of the newest complete checkpoint; None in a folder without checkpoints.
 
-        A damaged checkpoint is left in place and reported to ``note``. Raises SeatrialError when there are checkpoints
-        and all are damaged: starting over is then a person's decision.
+        A checkpoint that is damaged or larger is left in place and reported to ``note``, and so is one that this user
+        may not read. Raises SeatrialError when there are checkpoints and none can be loaded: starting over is then a
+        person's decision.
         """
         self._lock()
         try:
@@ -159,7 +160,7 @@ class CheckpointFolder:
         self._read_bytes = 0
         for path in paths:
             try:
-                found = self.load(path)
+                found = self.load(path, most_bytes)
             except _DamagedError as error:
                 self._note(f"{error} It is skipped.")
             except RequestError:  # removed meanwhile
@@ -180,12 +181,12 @@ class CheckpointFolder:
             )
         return None
 
-    def load(self, path: str | os.PathLike[str]) -> tuple[int, dict[str, Any]]:
+    def load(self, path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> tuple[int, dict[str, Any]]:
         """Return the step and state of one checkpoint in any folder, all tensors on the CPU.
 
         Its content is compared with the digest in its name before any of it is interpreted. Raises RequestError for a
-        file that does not exist or has another name; SeatrialError for a file that is damaged, or that contains more
-        than tensors and primitives.
+        file that does not exist or has another name; SeatrialError for a file that is damaged, has more bytes, or
+        contains more than tensors and primitives.
         """
         path = Path(path)
         match = _NAME.fullmatch(path.name)
@@ -203,7 +204,7 @@ class CheckpointFolder:
                 place = self._way() / path.name
             with open_to_read(place) as file:
                 self._owner = os.fstat(file.fileno()).st_uid
-                content = file.read(_size_bytes(file))
+                content = file.read(_size_bytes(file, most_bytes))
             self._read_bytes += len(content)
         except FileNotFoundError as error:
             if _is_link(place):
@@ -213,7 +214,7 @@ class CheckpointFolder:
             raise RequestError(f"there is no checkpoint {path}; {_nearest(path.parent)}.") from error
         except OSError as error:
             if error.errno == errno.EACCES:
-                raise SeatrialError(f"this user may not read {path}; change its permissions.") from error
+                raise _DamagedError(f"this user may not read {path}; change its permissions.") from error
             raise _DamagedError(f"{path} cannot be read: {error.strerror or error}.") from error
         # The bytes that are compared are those that are read: the file may change meanwhile. A colleague may have put a
         # link to a private file there, and reads what is said: neither its size nor its digest.
@@ -402,7 +403,7 @@ class CheckpointFolder:
 
 
 class _DamagedError(SeatrialError):
-    """A checkpoint whose content changed, or is not what a checkpoint must contain."""
+    """A checkpoint whose content changed, or is not what a checkpoint must contain, or that cannot be read."""
 
 
 class _HashingWriter:
@@ -430,7 +431,7 @@ class _HashingWriter:
 
 def _digest(file: IO[bytes]) -> str:
     """Return the SHA-256 of a whole file, in hex. Raises OSError for one that is too large."""
-    _size_bytes(file)
+    _size_bytes(file, MOST_BYTES)
     total = hashlib.sha256()
     while block := file.read(_BLOCK_BYTES):
         total.update(block)
@@ -443,12 +444,12 @@ def _is_link(path: Path) -> bool:
     return False
 
 
-def _size_bytes(file: IO[bytes]) -> int:
+def _size_bytes(file: IO[bytes], most_bytes: int) -> int:
     """Return the size of a file. Raises OSError for one that is too large to be one of ours: to read a sparse one might
     take days."""
     size_bytes = os.fstat(file.fileno()).st_size
-    if size_bytes > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 30} GiB")
+    if size_bytes > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {in_words(most_bytes)}")
     return size_bytes
 
 

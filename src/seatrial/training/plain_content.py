@@ -57,6 +57,11 @@ def load_plain(content: bytes | bytearray) -> Any:
         raise RefusedContentError(f"it is damaged ({reason or type(error).__name__})") from error
 
 
+def in_words(size_bytes: int) -> str:
+    """Return a size in GiB, or in MiB where that is no whole number."""
+    return f"{size_bytes / 2**30:g} GiB" if size_bytes % 2**30 == 0 else f"{size_bytes / 2**20:.4g} MiB"
+
+
 def shown(value: object) -> str:
     """Return a value out of a file, which others may have written, for a sentence of ours: in quotes, and short."""
     plain = value is None or isinstance(value, (bool, int, float, str))

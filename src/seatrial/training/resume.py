@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.training.buffers import averaged, load_buffers
-from seatrial.training.plain_content import MOST_BYTES, load_plain, shown
+from seatrial.training.plain_content import MOST_BYTES, in_words, load_plain, shown
 from seatrial.training.plain_pickle import RefusedContentError
 from seatrial.training.precision import LossScale
 from seatrial.training.recipe import Recipe
@@ -50,6 +50,13 @@ _KEYS_OF_OPTIMIZERS = {
     "adamw": {"step", "exp_avg", "exp_avg_sq"},
 }
 """Values that an optimizer has for each parameter once it has taken a step."""
+_STEP = torch.empty((), dtype=torch.float32, device="meta")
+"""Adam's count of the steps."""
+_MOST_RANKS = 4_096
+"""A checkpoint of 4,096 ranks is read, however few train now: it has the buffers of each."""
+_LARGEST_MODEL_BYTES = 160 << 20
+"""More than the largest model has here with its optimizer, so that a checkpoint of another model is read, and refused
+by what differs."""
 
 Result = TypeVar("Result")
 
@@ -108,11 +115,11 @@ class CheckpointStore(Protocol):
     def save(self, step: int, state: Mapping[str, Any]) -> Path:
         """Write a new checkpoint and return its path; it exists completely or not at all."""
 
-    def newest(self) -> tuple[int, Mapping[str, Any]] | None:
-        """Return step and state of the newest valid checkpoint; None when there is none."""
+    def newest(self, most_bytes: int = MOST_BYTES) -> tuple[int, Mapping[str, Any]] | None:
+        """Return step and state of the newest valid checkpoint; None when there is none. A larger one is not valid."""
 
-    def load(self, path: Path) -> tuple[int, Mapping[str, Any]]:
-        """Return step and state of that file. Raises SeatrialError when it is damaged or not a checkpoint."""
+    def load(self, path: Path, most_bytes: int = MOST_BYTES) -> tuple[int, Mapping[str, Any]]:
+        """Return step and state of that file. Raises SeatrialError when it is damaged, larger, or no checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +179,7 @@ def find_state(
     group: dist.ProcessGroup,
     device: torch.device,
     require_fit: Callable[[str, Mapping[str, Any]], object],
+    most_bytes: int = MOST_BYTES,
 ) -> tuple[str, dict[str, Any]] | None:
     """Return the name and the state of the checkpoint to resume from; None to start a new training.
 
@@ -183,13 +191,14 @@ def find_state(
         group: The ranks that train together.
         device: The device of this rank.
         require_fit: Raises RequestError for the name and the state of a checkpoint that does not fit. Rank 0 calls it
-            before it sends 2 GiB that somebody has planted; all ranks should call it for what arrives.
+            before it sends what somebody has planted; all ranks should call it for what arrives.
+        most_bytes: The largest file that rank 0 reads.
     """
 
     store, resume = checkpoints.store, checkpoints.resume
 
     def read_on_rank_0() -> torch.Tensor:
-        chosen = store.newest()
+        chosen = store.newest(most_bytes)
         name = "" if chosen is None else f"step {chosen[0]}"
         if chosen is not None and resume == "never" and not checkpoints.restarted:
             raise RequestError(
@@ -197,7 +206,7 @@ def find_state(
                 "must not share a folder; give another folder, or resume."
             )
         if resume not in ("auto", "never"):
-            given = store.load(Path(resume))
+            given = store.load(Path(resume), most_bytes)
             if chosen is None or chosen[0] <= given[0]:
                 chosen, name = given, Path(resume).name
             elif not checkpoints.restarted:
@@ -207,15 +216,20 @@ def find_state(
                 )
         if chosen is None:
             return torch.zeros(0, dtype=torch.uint8)
-        state = chosen[1]
+        step, state = chosen[0], dict(chosen[1])
         require_fit(name, state)
+        if state.get("step", step) != step:
+            raise _misfit(name, f"it is named after step {step}, and has step {state['step']}")
+        rows = state.get("buffers")
+        if isinstance(rows, torch.Tensor) and len(rows) != group.size():
+            state["buffers"] = rows[:0].clone()  # of use to as many ranks only
         file = io.BytesIO()
         try:
-            torch.save({"name": name, "state": dict(state)}, file)
+            torch.save({"name": name, "state": state}, file)
             content = bytearray(file.getbuffer())
             # It may have grown: the others would take it for a message that arrives changed.
-            if len(content) > MOST_BYTES:
-                raise RefusedContentError(f"it has more than {MOST_BYTES >> 30} GiB")
+            if len(content) > most_bytes:
+                raise RefusedContentError(f"it has more than {in_words(most_bytes)}")
             load_plain(content)
         except (RefusedContentError, RuntimeError, ValueError) as error:
             raise _misfit(name, f"it cannot be sent to the other ranks ({shown(str(error))})") from error
@@ -231,7 +245,7 @@ def find_state(
     size_bytes = int(size.item())
     if size_bytes == 0 and not (content is not None and content.numel()):
         return None
-    if not 0 < size_bytes <= MOST_BYTES or size_bytes != (size_bytes if content is None else content.numel()):
+    if not 0 < size_bytes <= most_bytes or size_bytes != (size_bytes if content is None else content.numel()):
         raise DisturbedError(f"a checkpoint of {size_bytes} bytes was announced; test the links between the ranks.")
     content_everywhere = torch.zeros(size_bytes, dtype=torch.uint8) if content is None else content.clone()
     content_everywhere = content_everywhere.to(device)
@@ -308,14 +322,18 @@ def require_fields(name: str, state: Mapping[str, Any]) -> None:
     if not _is_of_this_format(state):
         return  # compare_with_saved says so
     numbers = ["world_size", *(field.name for field in fields(Position))]
-    kinds: dict[str, type | tuple[type, ...]] = {**dict.fromkeys(numbers, (int, float)), "made_by": str}
+    kinds: dict[str, type | tuple[type, ...]] = dict.fromkeys(numbers, (int, float))
+    kinds |= {**dict.fromkeys(("made_by", "recipe_digest"), str), **dict.fromkeys(("seed", "global_batch_size"), int)}
     kinds |= dict.fromkeys(("recipe", "model", "optimizer"), dict)
+    if more := [key for key in state if key not in {*kinds, "format", "loss_scale", "buffers"}]:
+        raise _misfit(name, f"{shown(more[0])} is no part of a training")
     wrong = [key for key, kind in kinds.items() if not isinstance(state.get(key), kind)]
     wrong += [key for key in numbers if key not in wrong and not 0 <= state[key] < _LARGEST]
     wrong += [key for key in numbers if key not in (*wrong, "epoch_loss_sum") and type(state[key]) is not int]
     scale, rows = state.get("loss_scale"), state.get("buffers")
+    lowest = {"factor": 1e-30, "good_steps": 0}
     if not isinstance(scale, dict) or (
-        scale and not all(_is_number(scale.get(key), low) for key, low in (("factor", 1e-30), ("good_steps", 0)))
+        scale and (scale.keys() != lowest.keys() or not all(_is_number(scale[key], low) for key, low in lowest.items()))
     ):
         wrong.append("loss_scale")
     if not isinstance(rows, torch.Tensor) or rows.dim() != 2:
@@ -329,18 +347,41 @@ def require_fields(name: str, state: Mapping[str, Any]) -> None:
         raise _misfit(name, f"it has no usable {wrong[0]}")
 
 
-def require_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, torch.Size]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """Shapes, types and numbers of the tensors of a state, alike on all ranks."""
+
+    entries: Mapping[str, torch.Tensor]
+    """The entries of the whole model's state dict, on the device ``meta``: shapes and types without numbers."""
+    num_buffers: int
+    """Numbers in the buffers of one rank."""
+
+    def most_bytes(self, num_ranks: int) -> int:
+        """Return the size of the largest file that is read for a training of ``num_ranks`` ranks."""
+        model = sum(entry.numel() * entry.element_size() for entry in self.entries.values())
+        optimizer = max(map(len, _KEYS_OF_OPTIMIZERS.values())) * model
+        rows = max(num_ranks, _MOST_RANKS) * self.num_buffers * torch.float64.itemsize
+        return min(model + optimizer + rows + _LARGEST_MODEL_BYTES, MOST_BYTES)
+
+
+def form_of(model: torch.nn.Module) -> Form:
+    """Return the form of the states of a whole model, before a strategy cuts it."""
+    entries = {name: torch.empty_like(value, device="meta") for name, value in model.state_dict().items()}
+    return Form(entries=entries, num_buffers=sum(buffer.numel() for buffer in model.buffers()))
+
+
+def require_shapes(name: str, state: Mapping[str, Any], form: Form) -> None:
     """Raise RequestError, with the name of the checkpoint and the first entry that is wrong, for a state of another
-    model. ``shapes``: the entries of the model's state dict."""
-    model, optimizer = state["model"], state["optimizer"]
+    model."""
+    model, optimizer, rows = state["model"], state["optimizer"], state["buffers"]
     keys = _KEYS_OF_OPTIMIZERS.get(str(state["recipe"].get("optimizer")), set())
-    for entry, shape in shapes.items():
+    for entry, like in form.entries.items():
         if entry not in model:
             raise _misfit(name, f"{entry!r} of its model is missing")
-        if (found := _shape(model[entry])) != shape:
-            raise _misfit(name, f"{entry!r} of its model has {_words(found)} in place of {_words(shape)}")
+        if wrong := _difference(model[entry], like.shape, like.dtype):
+            raise _misfit(name, f"{entry!r} of its model has {wrong}")
     for part, entries, kind in (("model", model, "model"), ("optimizer", optimizer, "parameter")):
-        if more := [entry for entry in entries if entry not in shapes]:
+        if more := [entry for entry in entries if entry not in form.entries]:
             raise _misfit(name, f"{shown(more[0])} of its {part} is of no {kind} here")
     for entry, values in optimizer.items():
         if not isinstance(values, dict):
@@ -348,8 +389,14 @@ def require_shapes(name: str, state: Mapping[str, Any], shapes: Mapping[str, tor
         if values.keys() != keys:
             raise _misfit(name, f"{entry!r} of its optimizer has other values than {' and '.join(sorted(keys))}")
         for key, value in values.items():
-            if (found := _shape(value)) != (() if key == "step" else shapes[entry]):
-                raise _misfit(name, f"{key} of {entry!r} in its optimizer has {_words(found)}")
+            like = _STEP if key == "step" else form.entries[entry]
+            if wrong := _difference(value, like.shape, like.dtype):
+                raise _misfit(name, f"{key} of {entry!r} in its optimizer has {wrong}")
+    # Rank 0 sends no rows that are of no use to as many ranks as train now.
+    num_rows = 0 if len(rows) == 0 else state["world_size"]
+    dtype = rows.dtype if form.num_buffers == 0 else torch.float64
+    if wrong := _difference(rows, (num_rows, form.num_buffers), dtype):
+        raise _misfit(name, f"the table of its buffers has {wrong}")
 
 
 def _misfit(name: str, wrong: str) -> RequestError:
@@ -364,12 +411,17 @@ def _is_number(value: object, low: float) -> bool:
     return isinstance(value, (int, float)) and low <= value < _LARGEST
 
 
-def _shape(value: object) -> tuple[int, ...] | None:
-    return tuple(value.shape) if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
-
-
-def _words(shape: tuple[int, ...] | None) -> str:
-    return "no plain tensor" if shape is None else f"the shape {tuple(shape)}"
+def _difference(value: object, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    """Return what a tensor has in place of this shape and type, in words; empty for one that has both."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return "no plain tensor"
+    if value.shape != shape:
+        return f"the shape {tuple(value.shape)} in place of {tuple(shape)}"
+    if value.dtype != dtype:
+        return f"numbers of {value.dtype} in place of {dtype}"
+    # A small part of many numbers would be saved, and sent, with all of them.
+    is_part = value.untyped_storage().nbytes() != value.numel() * value.element_size()
+    return "more numbers than its shape" if is_part else ""
 
 
 def load_state(training: Training, state: Mapping[str, Any]) -> None:

@@ -30,6 +30,7 @@ from seatrial.training.resume import (
     Training,
     compare_with_saved,
     find_state,
+    form_of,
     load_state,
     require_fields,
     require_shapes,
@@ -84,7 +85,7 @@ def train(
     clock = StepClock(device)
     model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed).to(device)
     model = model.to(memory_format=layout(recipe, device))  # type: ignore[call-overload]
-    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    form = form_of(model)
     strategy = find_strategy(recipe.strategy)(model, recipe, device=device, group=group, clock=clock)
     model, norms = strategy.model, batch_norms(strategy.model)
     parameters = [parameter for _, parameter in strategy.named_parameters()]
@@ -112,14 +113,14 @@ def train(
     def require_fit(name: str, state: Mapping[str, Any]) -> tuple[str, ...]:
         require_fields(name, state)
         notes = compare_with_saved(state, recipe, num_steps, group.size(), device)
-        require_shapes(name, state, shapes)
+        require_shapes(name, state, form)
         return notes
 
     # Resume from a checkpoint, if there is one.
     resumed_from, notes = None, tuple[str, ...]()
     if checkpoints is not None:
         phase("look for a checkpoint")
-        saved = find_state(checkpoints, group, device, require_fit)
+        saved = find_state(checkpoints, group, device, require_fit, form.most_bytes(group.size()))
         if saved is not None:
             phase("resume")
             resumed_from, state = saved
@@ -132,6 +133,7 @@ def train(
                 strategy.backward()
                 optimizer.zero_grad()
             load_state(training, state)
+            del saved, state
     if callbacks is not None:
         start = Start(
             step=position.step,
