@@ -168,3 +168,26 @@ def test_the_package_says_what_it_is() -> None:
     project = (_FOLDER.parents[1] / "pyproject.toml").read_text().partition("[project]")[2].partition("\n[")[0]
     for key in ("description", "readme", "requires-python", "license", "keywords", "classifiers"):
         assert f"\n{key} = " in project
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("planted_by", ["a neighbor", "all"])
+def test_a_provider_comes_from_folders_of_root_alone(tmp_path: Path, planted_by: str) -> None:
+    """CI runs what it finds as root, and any user can make such a folder in /tmp."""
+    text = (_FOLDER.parents[1] / ".ci" / "run").read_text()
+    (function,) = re.findall(r"^  provider\(\) \{\n.*?^  \}\n", text, re.MULTILINE | re.DOTALL)
+    planted = tmp_path / "a" / "registry" / "hashicorp" / "aws"
+    planted.mkdir(parents=True)
+    if planted_by == "all":
+        (tmp_path / "a").chmod(0o1777)
+    else:
+        os.chown(planted, 12345, 12345)
+
+    def found() -> str:
+        command = ["bash", "-euo", "pipefail", "-c", f'{function}provider "$1"', "bash", str(tmp_path)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert found() == ""
+    ours = tmp_path / "b" / "registry" / "hashicorp" / "aws"
+    ours.mkdir(parents=True)
+    assert found() == str(ours)
