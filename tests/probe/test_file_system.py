@@ -79,6 +79,10 @@ def machine(table: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("seatrial.probe.file_system.mount_of", mount_of)
     (table / "sys/kernel/random").mkdir(parents=True)
     (table / "sys/kernel/random/boot_id").write_text("0123\n")
+    sysfs = table.parent / "sys"
+    for folder in ("devices/pci0000:00/block/sda", "dev/block"):
+        (sysfs / folder).mkdir(parents=True)
+    (sysfs / "dev/block/8:1").symlink_to(sysfs / "devices/pci0000:00/block/sda")
     return table.parent
 
 
@@ -112,51 +116,87 @@ def test_places_of_this_machine_are_known_by_the_ways(machine: Path, names: list
         assert {tuple(place.split()[:2]) for place in found} <= {("0123", "8:1"), ("0123", "0:42")}
 
 
+_PCI = "devices/pci0000:00"
+_VIRTUAL = "devices/virtual"
+_DEVICES = {
+    "vda": f"{_PCI}/virtio1/block/vda",
+    "sda": f"{_PCI}/ata1/host0/target0:0:0/0:0:0:0/block/sda",
+    "sda1": f"{_PCI}/ata1/host0/target0:0:0/0:0:0:0/block/sda/sda1",
+    "sdb": "devices/platform/host3/session1/target3:0:0/3:0:0:0/block/sdb",  # iSCSI
+    "sdc": f"{_PCI}/host7/rport-7:0-1/target7:0:1/7:0:1:0/block/sdc",  # Fibre Channel
+    "nvme0n1": f"{_PCI}/nvme/nvme0/nvme0n1",
+    "nvme1n1": f"{_VIRTUAL}/nvme-fabrics/ctl/nvme1/nvme1n1",
+    "nvme2n1": f"{_VIRTUAL}/nvme-subsystem/nvme-subsys2/nvme2n1",  # by two ways, both in this machine
+    "loop3": f"{_VIRTUAL}/block/loop3",
+    "ublkb0": f"{_VIRTUAL}/block/ublkb0",
+    "scinia": f"{_VIRTUAL}/block/scinia",
+    "zram0": f"{_VIRTUAL}/block/zram0",
+    "rbd0": "devices/rbd/0/block/rbd0",
+    "dm-0": f"{_VIRTUAL}/block/dm-0",
+    "dm-1": f"{_VIRTUAL}/block/dm-1",
+    "md0": f"{_VIRTUAL}/block/md0",
+    "md0p1": f"{_VIRTUAL}/block/md0/md0p1",
+}
+_SLAVES = {"dm-0": ("sda1", "nvme0n1"), "dm-1": ("md0",), "md0": ("vda", "loop3")}
+
+
+@pytest.fixture
+def on_devices(machine: Path) -> Path:
+    """The machine with block devices, in the form of the kernel's sysfs."""
+    sysfs = machine / "sys"
+    for folder in ("class/block", "dev/block"):
+        (sysfs / folder).mkdir(parents=True, exist_ok=True)
+    for number, (name, path) in enumerate(_DEVICES.items()):
+        (sysfs / path).mkdir(parents=True, exist_ok=True)
+        (sysfs / "class/block" / name).symlink_to(sysfs / path)
+        (sysfs / "dev/block" / f"9:{number}").symlink_to(sysfs / path)
+        for part in _SLAVES.get(name, ()):
+            (sysfs / path / "slaves").mkdir(exist_ok=True)
+            (sysfs / path / "slaves" / part).symlink_to(sysfs / _DEVICES[part])
+    for name in ("sda1", "md0p1"):
+        (sysfs / _DEVICES[name] / "partition").write_text("1\n")
+    for name, controllers in {"nvme0n1": {".": "pcie"}, "nvme1n1": {".": "tcp"}, "nvme2n1": {"nvme2": "pcie"}}.items():
+        device = (sysfs / _DEVICES[name]).parent
+        (sysfs / _DEVICES[name] / "device").symlink_to(device)
+        for controller, transport in controllers.items():
+            (device / controller).mkdir(exist_ok=True)
+            (device / controller / "transport").write_text(f"{transport}\n")
+    return machine
+
+
+def _is_own(machine: Path, kind: str, point: str, source: str, number: str) -> bool:
+    (machine / "proc/self/mountinfo").write_text(f"20 1 {number} / {point} rw - {kind} {source} rw\n")
+    return own_places([machine / "none"], machine) is not None
+
+
+@pytest.mark.parametrize("name", _DEVICES)
+def test_a_file_system_is_of_one_machine_if_its_blocks_are(name: str, on_devices: Path) -> None:
+    own = name in {"vda", "sda", "sda1", "nvme0n1", "nvme2n1", "zram0", "dm-0"}
+    number = f"9:{list(_DEVICES).index(name)}"
+    assert _is_own(on_devices, "ext4", "/data", "/dev/root", number) == own
+    assert _is_own(on_devices, "btrfs", "/data", f"/dev/{name}", "0:50") == own
+
+
 @pytest.mark.parametrize(
     ("kind", "point", "source", "own"),
     [
-        ("ext4", "/", "/dev/vda", True),
-        ("ext4", "/data", "/dev/loop3", False),  # an image on a disk that machines share
-        ("btrfs", "/data", "/dev/loop3", False),
-        ("xfs", "/data", "/dev/dm-1", False),  # encrypted, or a volume of LVM, on such an image
-        ("xfs", "/data", "/dev/dm-0", True),
-        ("ext4", "/data", "/dev/rbd0", False),
-        ("zfs", "/data", "pool/data", True),
+        ("zfs", "/data", "tank/nbd1", True),
         ("overlay", "/data", "overlay", False),  # what it shows may lie on a shared disk
         ("overlay", "/", "overlay", True),
         ("tmpfs", "/data", "tmpfs", True),
         ("nfs4", "/", "server:/root", False),
+        ("fuse.sshfs", "/data", "/dev/vda", False),
     ],
 )
-def test_a_file_system_is_of_one_machine_if_its_blocks_are(
-    kind: str, point: str, source: str, own: bool, machine: Path
+def test_a_file_system_without_a_device_counts_by_its_kind(
+    kind: str, point: str, source: str, own: bool, on_devices: Path
 ) -> None:
-    numbers = {
-        "/dev/vda": "254:0",
-        "/dev/loop3": "7:3",
-        "/dev/dm-0": "253:0",
-        "/dev/dm-1": "253:1",
-        "/dev/rbd0": "252:0",
-    }
-    number = numbers[source] if kind in ("ext4", "xfs") else "0:50"
-    table = f"20 1 {number} / {point} rw - {kind} {source} rw\n"
-    (machine / "proc/self/mountinfo").write_text(table)
-    blocks = machine / "sys/class/block"
-    for name, parts in {
-        "vda": (),
-        "loop3": (),
-        "rbd0": (),
-        "dm-0": ("vda",),
-        "dm-1": ("dm-2",),
-        "dm-2": ("loop3",),
-    }.items():
-        (blocks / name / "slaves").mkdir(parents=True)
-        for part in parts:
-            (blocks / name / "slaves" / part).mkdir()
-    (machine / "sys/dev/block").mkdir(parents=True)
-    for name, of in numbers.items():
-        (machine / "sys/dev/block" / of).symlink_to(blocks / name.removeprefix("/dev/"))
-    assert (own_places([machine / "none"], machine) is not None) == own
+    assert _is_own(on_devices, kind, point, source, "0:50") == own
+
+
+def test_the_folder_above_a_link_is_where_the_link_leads(machine: Path) -> None:
+    (machine / "data-other/current").symlink_to("../data/deep")
+    assert own_places([machine / "data-other/current/../x"], machine) is None
 
 
 @pytest.mark.root

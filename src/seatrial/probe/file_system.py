@@ -16,8 +16,12 @@ from seatrial.start import mount_of, way_to
 _IN_MEMORY = {"devtmpfs", "ramfs", "rootfs", "tmpfs"}
 _ON_DEVICES = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs", "zfs"}
 """File systems that no two machines have at once, if none has their device."""
-_ON_FILES_OR_NETWORK = re.compile(r"(?:loop|nbd|rbd|drbd)\d")
-"""Names of devices whose blocks lie in a file, which may be anywhere, or on another machine."""
+_MADE_OF_OTHERS = re.compile(r"(?:bcache|dm-|md)\d")
+"""Names of virtual devices whose blocks are those of other devices. ``zram0`` is memory; all others lie in files, which
+may be anywhere (loop, ublk), or on other machines (nbd, rbd, drbd, pxd, rnbd, scini)."""
+_ON_NETWORK = re.compile(r"(?:drbd|nbd|rbd|rnbd)\d")
+_BY_NETWORK = re.compile(r"/session\d+/|/rport-\d")
+"""Parts of the paths of disks by iSCSI and Fibre Channel in sysfs."""
 _MOST_LAYERS = 8
 _MOST_PLACES = 100
 """Others may have put any number of links on a way."""
@@ -64,7 +68,8 @@ def own_places(paths: Iterable[Path], root: Path = Path("/")) -> list[str] | Non
     places: set[str] = set()
     for path in paths:
         try:
-            for _, fd, _, _ in way_to(os.path.abspath(path)):
+            # Not as abspath has it: after a link ``..`` is the folder above the place to which it leads.
+            for _, fd, _, _ in way_to(os.path.join(os.getcwd(), path)):
                 mount = table.get(mount_of(fd))
                 if boot is None or mount is None or not _is_of_one_machine(mount, root / "sys"):
                     return None
@@ -86,23 +91,39 @@ def _is_of_one_machine(mount: Mount, sysfs: Path) -> bool:
     """
     if mount.kind in _IN_MEMORY or (mount.kind == "overlay" and mount.point == "/"):
         return True
-    # btrfs and zfs have no number of a device there.
-    numbered = os.path.realpath(sysfs / "dev/block" / mount.device)
-    name = os.path.basename(numbered if os.path.exists(numbered) else os.path.realpath(mount.source))
-    return mount.kind in _ON_DEVICES and _has_own_blocks(name, sysfs / "class/block", _MOST_LAYERS)
+    if mount.kind == "zfs":
+        return True  # its source is the name of a pool
+    numbered = sysfs / "dev/block" / mount.device  # btrfs has no number of a device there
+    if mount.kind in _ON_DEVICES and not os.path.exists(numbered) and mount.source.startswith("/dev/"):
+        numbered = sysfs / "class/block" / os.path.basename(os.path.realpath(mount.source))
+    return mount.kind in _ON_DEVICES and _has_own_blocks(os.path.realpath(numbered), sysfs, _MOST_LAYERS)
 
 
-def _has_own_blocks(name: str, devices: Path, layers: int) -> bool:
-    """Return whether neither a block device nor those that it is made of (``dm-0``, ``md0``) have their blocks in files
-    or on other machines."""
-    below: list[str] = []
-    with contextlib.suppress(OSError):  # no block device: a pool of zfs
-        below = os.listdir(devices / name / "slaves")
-    return (
-        layers > 0
-        and not _ON_FILES_OR_NETWORK.match(name)
-        and all(_has_own_blocks(part, devices, layers - 1) for part in below)
+def _has_own_blocks(device: str, sysfs: Path, layers: int) -> bool:
+    """Return whether a block device, by its path in sysfs, and those that it is made of have their blocks in this
+    machine, as far as the kernel tells."""
+    if layers == 0 or not os.path.exists(device):
+        return False
+    if os.path.exists(f"{device}/partition"):
+        return _has_own_blocks(os.path.dirname(device), sysfs, layers - 1)
+    name = os.path.basename(device)
+    if name.startswith("nvme"):
+        # Several controllers may lead to one disk, which then is a virtual device.
+        controllers = [*Path(device).glob("device/nvme*/transport"), *Path(device).glob("device/transport")]
+        return bool(controllers) and all(_first_word(controller) == "pcie" for controller in controllers)
+    if "/devices/virtual/" not in device:
+        return not _BY_NETWORK.search(device) and not _ON_NETWORK.match(name)
+    below = sorted(Path(device).glob("slaves/*"))
+    made = bool(_MADE_OF_OTHERS.match(name) and below)
+    return name.startswith("zram") or (
+        made and all(_has_own_blocks(os.path.realpath(part), sysfs, layers - 1) for part in below)
     )
+
+
+def _first_word(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""
 
 
 def _mount(path: str, proc_root: Path) -> tuple[str, str]:
