@@ -127,6 +127,14 @@ def test_finite_losses_without_a_finite_sum_name_no_rank(
     assert _sync(alone, [0.5]).nonfinite == NonFinite(step=41, group_ranks=(), began_ordinary=True)
 
 
+def test_a_rank_knows_its_loss_whatever_arrives(alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile one in the ring can put a number in the place of this rank's NaN."""
+    monkeypatch.setattr(sync_points, "_wait_for_others", lambda work, table: [[0.5], [0.4], [0.0], [0.1]])
+    result = _sync(alone, [0.5, math.nan])
+    assert result.own_loss_sums == (0.5,)
+    assert result.nonfinite == NonFinite(step=41, group_ranks=(0,), began_ordinary=True)
+
+
 def test_a_request_to_stop_is_shared(alone: dist.ProcessGroup) -> None:
     assert _sync(alone, [0.5], stop=True) == SyncResult(
         loss_sums=(0.5,), own_loss_sums=(0.5,), nonfinite=None, stop=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -143,6 +144,22 @@ def test_a_value_that_is_not_finite_becomes_a_fact(make_rank: MakeRank, value: f
         "not_finite",
         {"measurement": "loss", "variant": "", "step": 3, "value": str(value)},
     )
+
+
+@pytest.mark.parametrize("value", [math.nan, {"sums": [1.0, [math.inf]]}, [{"x": -math.inf}]])
+def test_a_fact_with_a_number_that_is_not_finite_says_so(make_rank: MakeRank, value: Any) -> None:
+    rank = make_rank()
+    rank.run(lambda context, params: context.fact("own_loss", value))
+    assert rank.kinds() == ["facts", "done"]
+    fact = rank.sent[0][1]["facts"][0]
+    assert (fact["name"], fact["value"]["measurement"]) == ("not_finite", "own_loss")
+
+
+def test_a_fact_that_cannot_be_sent_is_a_mistake_of_ours(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    rank.run(lambda context, params: context.fact("shape", {1, 2}))
+    assert rank.kinds() == ["error"]
+    assert rank.sent[0][1]["cause"] == "own"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,12 @@ class Context:
             self.flush()
 
     def fact(self, name: str, value: Any) -> None:
-        """Report an observation that is no number; ``value`` is JSON."""
+        """Report an observation that is no number; ``value`` is JSON.
+
+        With a number that is not finite it becomes the fact ``not_finite`` instead, since JSON has no such number.
+        """
+        if not _is_finite(value):
+            name, value = "not_finite", {"measurement": name, "variant": "", "step": None, "value": str(value)[:100]}
         self._facts.append(
             Fact(
                 check=self.check,
@@ -192,3 +197,12 @@ class Context:
             facts = [fact.to_json() for fact in self._facts]
             self.emit(FactsEvent(kind="facts", gen=self.generation, step=self.step, facts=facts))
         self._measurements, self._facts, self._flushed_at = [], [], time.monotonic()
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether all numbers in a JSON value are finite."""
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)

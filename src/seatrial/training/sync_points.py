@@ -85,8 +85,9 @@ class SyncPoints:
         own_are_finite = own_losses.isfinite().tolist()
         for number, row in enumerate(rows[:num_steps]):
             bad = [rank for rank, loss in enumerate(row) if not math.isfinite(loss)]
-            if bad or not all(0 <= loss <= _LARGEST_LOSS for loss in row):
-                # Any rank, and any link, can change the sum: this rank is among the bad ones if its own loss is.
+            if bad or not own_are_finite[number] or not all(0 <= loss <= _LARGEST_LOSS for loss in row):
+                # Any rank, and any link, can change the sum: this rank is among the bad ones if its own loss is, and
+                # only then.
                 bad = sorted({*bad, own_rank} - ({own_rank} if own_are_finite[number] else set()))
                 nonfinite = NonFinite(
                     step=step - num_steps + 1 + number,

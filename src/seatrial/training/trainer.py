@@ -245,7 +245,8 @@ def train(
         if interrupted or done or reached or (epoch_over and checkpoints is not None and checkpoints.is_due(epoch)):
             phase(f"look at parameters after step {position.step}")
             is_wrong = not _all_finite(parameters)
-            if ranks := _ranks_with(is_wrong, group, device):
+            # Any rank, and any link, can change the answer: this rank stops for what it saw, whatever others say.
+            if (ranks := _ranks_with(is_wrong, group, device)) or is_wrong:
                 # Any rank can change what the others say; this one is named by itself only.
                 ranks = tuple(sorted({*ranks, group.rank()} - (set() if is_wrong else {group.rank()})))
                 nonfinite = NonFinite(step=step, group_ranks=ranks, what="parameters")

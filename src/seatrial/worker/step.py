@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 
@@ -26,9 +27,12 @@ def run_step(context: Context, check: Check, message: RankStep) -> None:
             faults.strike(context.faults, context.rank, check.name, None)
         check.measure(context, check.params(**values))
         context.device.synchronize()
+        context.phase_page.write(f"{check.name}/done {context.stage}")
+        context.flush()
     except Exception as error:
         phase = context.phase_page.label
-        context.flush()
+        with contextlib.suppress(ValueError, TypeError):  # if that is the error: what cannot be sent is left out
+            context.flush()
         context.emit(
             ErrorEvent(
                 kind="error",
@@ -43,8 +47,6 @@ def run_step(context: Context, check: Check, message: RankStep) -> None:
             )
         )
         return
-    context.phase_page.write(f"{check.name}/done {context.stage}")
-    context.flush()
     context.emit(
         DoneEvent(
             kind="done",
