@@ -75,11 +75,12 @@ def _start(made: Hosts, auth: str = "none") -> None:
         time.sleep(0.3)
 
 
-def _trial(made: Hosts, python: Path | None = None) -> dict[str, Any]:
+def _trial(made: Hosts, python: Path | None = None, *environ: str) -> dict[str, Any]:
+    """Run a trial that lasts until Slurm has said where its step is."""
     out = made.folder / "reports"
     where = ("--on", "slurm", "--nodes", "2", "--nproc-per-node", "1", "--device", "cpu", "--out", str(out))
-    argv = made.seatrial("run", "smoke", "--only", "network", *where, "--python", str(python or made.python), "--json")
-    done = _as_root(made, 0, *argv, timeout_s=100.0)
+    argv = made.seatrial("run", "smoke", "--only", "network,compute", *where, "--python", str(python or made.python), "--json")
+    done = _as_root(made, 0, *environ, *argv, timeout_s=100.0)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report
@@ -162,7 +163,7 @@ def munged() -> Iterator[None]:
         shutil.rmtree(folder)
 
 
-def test_munge_carries_the_token_where_slurm_uses_it(hosts: Callable[[int], Hosts], munged: None) -> None:
+def test_munge_carries_the_token_for_a_user_who_says_so(hosts: Callable[[int], Hosts], munged: None) -> None:
     """Slurm sends the environment of a job readable over the network."""
     made = hosts(2)
     _start(made, "munge")
@@ -170,6 +171,6 @@ def test_munge_carries_the_token_where_slurm_uses_it(hosts: Callable[[int], Host
     teller = made.folder / "teller"
     teller.write_text(f'#!/bin/sh\necho "$SEATRIAL_TOKEN" > {told}/$SLURM_NODEID\nexec {made.python} "$@"\n')
     teller.chmod(0o755)
-    report = _trial(made, teller)
+    report = _trial(made, teller, "SEATRIAL_TOKEN=munge")
     assert report["acceptance"]["status"] == "PASS", report["findings"]
     assert [(told / str(node)).read_text() for node in range(2)] == ["munge\n"] * 2

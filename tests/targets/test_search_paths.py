@@ -22,7 +22,15 @@ from seatrial.targets.mpirun.mpirun_target import _Mpirun
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.slurm.slurm_target import _Slurm
 
-_SLURM = _Slurm(requested=(), extra_args=(), container_image=None, partition=None, allocation="1", queue_timeout_s=1.0)
+_SLURM = _Slurm(
+    requested=(),
+    extra_args=(),
+    container_image=None,
+    partition=None,
+    allocation="1",
+    queue_timeout_s=1.0,
+    by_munge=False,
+)
 
 
 def mpirun(*, kind: Kind = "openmpi", here: bool = False, installed: bool = False) -> _Mpirun:

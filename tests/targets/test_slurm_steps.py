@@ -10,7 +10,7 @@ from seatrial.targets.slurm import node_list
 
 
 def _answers(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    monkeypatch.setattr(node_list, "answer", lambda *argv: list(lines))
+    monkeypatch.setattr(node_list, "_answer", lambda *argv: list(lines))
 
 
 def test_the_step_of_the_name_is_found_among_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,7 +341,7 @@ def _shake_hands(
 def _without_munge(node_rank: int, verb: str, error: MungeError) -> SeatrialError:
     return SeatrialError(
         f"node {node_rank} ({platform.node()}) cannot {verb} the secret of its job: munge: {error}; start munged there,"
-        " or set SEATRIAL_TOKEN, 20 random characters or more, where you type."
+        " or set SEATRIAL_TOKEN, 20 random characters or more, in all processes (leave it out with --on slurm)."
     )
 
 

@@ -41,8 +41,8 @@ class Credential:
 
     text: str
     host: str
-    """The IPv4 address that munged on the host of its maker takes for its own. Empty where that says nothing: munged
-    may know no address, or only one for the host itself, such as Debian's 127.0.1.1."""
+    """The IPv4 address that munged on the host of its maker takes for its own. Empty for a token, and where that says
+    nothing: munged may know no address, or only one for the host itself, such as Debian's 127.0.1.1."""
 
 
 def make_credential(purpose: Purpose, text: str) -> str:
@@ -60,7 +60,9 @@ def read_credential(purpose: Purpose, credential: str) -> Credential | None:
     """
     if not _CREDENTIAL.fullmatch(credential):
         return None
-    code, output, complaint = _run("unmunge", "--keys=UID,ENCODE_HOST", data=credential)
+    # With the host unmunge asks the resolver for its name, which may take longer than an agent has.
+    keys = "UID" if purpose == "token" else "UID,ENCODE_HOST"
+    code, output, complaint = _run("unmunge", f"--keys={keys}", data=credential)
     if code in _DAEMON_CODES:
         raise MungeError(complaint)
     if code not in _READABLE_CODES:

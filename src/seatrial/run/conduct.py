@@ -24,6 +24,7 @@ from seatrial.conductor.server import Server
 from seatrial.conductor.steps import of_plan
 from seatrial.conductor.trial_conductor import TrialConductor
 from seatrial.environment import working_folder
+from seatrial.errors import SeatrialError
 from seatrial.judge.conclude import fails, interface, next_round, suspects
 from seatrial.probe.host import host_name, is_in_container
 from seatrial.protocol.commands import Heartbeat, RankLog
@@ -266,16 +267,17 @@ def _conduct(
 
 
 def _credential(target: Target, job: Processes, rendezvous: Rendezvous | None, token: str) -> str:
-    """Return the credential in which munge passes the token; empty where the environment of the agents has it.
-
-    A launcher may send that environment readable over the network.
-    """
+    """Return the credential in which munge passes the token; empty where the environment of the agents has it."""
     if rendezvous is not None:
         return "" if rendezvous.token else make_credential("token", token)
-    if target.has_munge is not None and target.has_munge(job):
-        with contextlib.suppress(MungeError):
-            return make_credential("token", token)
-    return ""
+    if target.has_munge is None or not target.has_munge(job):
+        return ""
+    try:
+        return make_credential("token", token)
+    except MungeError as error:
+        raise SeatrialError(
+            f"SEATRIAL_TOKEN=munge: munge does not work here: {error}; start munged, or leave the variable out."
+        ) from None
 
 
 def _compared(server: Server, found: FoundHosts, nodes: int) -> list[Event]:

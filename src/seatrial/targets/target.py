@@ -225,7 +225,7 @@ class Target:
     node_tokens: bool = False
     """True where no node sees the command of another: ``render`` gives node k ``node_token(token, k)``."""
     has_munge: Callable[[Processes], bool] | None = None
-    """The function returns whether munge, if it works here, passes the token in place of the agents' environment."""
+    """The function returns whether munge passes the token in place of the agents' environment."""
     conducts_remotely: bool = False
     """True where the nodes run ``TargetRequest.typed`` again and the first rank conducts, without agents here."""
     submit_and_follow: SubmitAndFollow | None = None

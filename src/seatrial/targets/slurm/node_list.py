@@ -20,7 +20,7 @@ def find_step(job: str, name: str) -> str:
     """
     if not job:
         return ""
-    listed = answer("squeue", "--all", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j")
+    listed = _answer("squeue", "--all", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j")
     steps = [
         (step, own) for step, _, own in (line.strip().partition("|") for line in listed) if step.startswith(f"{job}.")
     ]
@@ -48,14 +48,14 @@ def hosts_of_step(step: str) -> tuple[HostOfNode, ...]:
     if not step:
         return ()
     names: dict[int, str] = {}
-    for line in answer("sattach", "--layout", step):
+    for line in _answer("sattach", "--layout", step):
         found = re.fullmatch(r"\s*Node \d+ \(([^()\s]+)\), \d+ task\(s\):((?: \d+)*)\s*", line, re.ASCII)
         names |= {int(task): found[1] for task in found[2].split()} if found else {}
     if not names or set(names) != set(range(len(names))):
         return ()
     nodes = ",".join(dict.fromkeys(names.values()))
     # A node has a line for each of its partitions, of which some may be hidden.
-    listed = answer("sinfo", "--all", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %o")
+    listed = _answer("sinfo", "--all", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %o")
     pairs = [line.split() for line in listed]
     addresses = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
     if not set(names.values()) <= addresses.keys():
@@ -63,7 +63,7 @@ def hosts_of_step(step: str) -> tuple[HostOfNode, ...]:
     return tuple(HostOfNode(addresses[names[task]], names[task]) for task in range(len(names)))
 
 
-def answer(*argv: str) -> list[str]:
+def _answer(*argv: str) -> list[str]:
     """Return the lines that a command prints; none if it fails or needs longer than 4 s."""
     try:
         done = subprocess.run(

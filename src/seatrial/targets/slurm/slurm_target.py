@@ -67,6 +67,8 @@ class _Slurm:
     allocation: str | None
     """ID of the job that this process runs in; None: sbatch submits a new job."""
     queue_timeout_s: float
+    by_munge: bool
+    """Munge passes the token of the run, and not the environment of the agents."""
 
 
 def _resolve(target_request: TargetRequest) -> Placement:
@@ -105,6 +107,9 @@ def _resolve(target_request: TargetRequest) -> Placement:
             partition=own["partition"],
             allocation=allocation,
             queue_timeout_s=queue_timeout_s(own),
+            # Nobody but the user knows whether munge works where the agents start: not in a container without the
+            # socket of munged, nor beside a Slurm whose munged is another one.
+            by_munge=os.environ.get("SEATRIAL_TOKEN") == "munge",
         ),
     )
 
@@ -215,15 +220,7 @@ def _address(job: Processes) -> str:
 
 
 def _has_munge(job: Processes) -> bool:
-    """Return whether munge passes the token: where Slurm itself uses it, it works on all nodes, but in no container,
-    which lacks its socket. A user who sets SEATRIAL_TOKEN does without."""
-    from seatrial.targets.slurm.node_list import answer
-
-    slurm: _Slurm = job.detail
-    in_container = slurm.container_image is not None or any("--container" in word for word in slurm.extra_args)
-    if in_container or os.environ.get("SEATRIAL_TOKEN"):
-        return False
-    return any(re.fullmatch(r"AuthType\s*=\s*auth/munge\s*", line) for line in answer("scontrol", "show", "config"))
+    return bool(job.detail.by_munge)
 
 
 def _shown(commands: Sequence[Command]) -> list[str]:
