@@ -79,7 +79,9 @@ def _trial(made: Hosts, python: Path | None = None, *environ: str) -> dict[str, 
     """Run a trial that lasts until Slurm has said where its step is."""
     out = made.folder / "reports"
     where = ("--on", "slurm", "--nodes", "2", "--nproc-per-node", "1", "--device", "cpu", "--out", str(out))
-    argv = made.seatrial("run", "smoke", "--only", "network,compute", *where, "--python", str(python or made.python), "--json")
+    argv = made.seatrial(
+        "run", "smoke", "--only", "network,compute", *where, "--python", str(python or made.python), "--json"
+    )
     done = _as_root(made, 0, *environ, *argv, timeout_s=100.0)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
