@@ -194,6 +194,15 @@ def test_a_file_system_without_a_device_counts_by_its_kind(
     assert _is_own(on_devices, kind, point, source, "0:50") == own
 
 
+def test_nothing_is_known_from_a_working_folder_that_is_gone(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (machine / "gone").mkdir()
+    monkeypatch.chdir(machine / "gone")
+    (machine / "gone").rmdir()
+    assert own_places([Path("x")], machine) is None
+    assert own_places([machine / "data/deep"], machine) is None
+    assert own_places([machine / "deep/none"], machine) is not None
+
+
 def test_the_folder_above_a_link_is_where_the_link_leads(machine: Path) -> None:
     (machine / "data-other/current").symlink_to("../data/deep")
     assert own_places([machine / "data-other/current/../x"], machine) is None

@@ -20,8 +20,8 @@ _MADE_OF_OTHERS = re.compile(r"(?:bcache|dm-|md)\d")
 """Names of virtual devices whose blocks are those of other devices. ``zram0`` is memory; all others lie in files, which
 may be anywhere (loop, ublk), or on other machines (nbd, rbd, drbd, pxd, rnbd, scini)."""
 _ON_NETWORK = re.compile(r"(?:drbd|nbd|rbd|rnbd)\d")
-_BY_NETWORK = re.compile(r"/session\d+/|/rport-\d")
-"""Parts of the paths of disks by iSCSI and Fibre Channel in sysfs."""
+_BY_NETWORK = re.compile(r"/session\d+/|/rport-\d|/vhci_hcd\b")
+"""Parts of the paths of disks by iSCSI, Fibre Channel and USB over IP in sysfs."""
 _MOST_LAYERS = 8
 _MOST_PLACES = 100
 """Others may have put any number of links on a way."""
@@ -67,9 +67,12 @@ def own_places(paths: Iterable[Path], root: Path = Path("/")) -> list[str] | Non
     boot, table = boot_id(root), {mount.number: mount for mount in mounts(root / "proc")}
     places: set[str] = set()
     for path in paths:
+        is_begun = False
         try:
             # Not as abspath has it: after a link ``..`` is the folder above the place to which it leads.
-            for _, fd, _, _ in way_to(os.path.join(os.getcwd(), path)):
+            way = path if path.is_absolute() else os.path.join(os.getcwd(), path)
+            for _, fd, _, _ in way_to(os.fspath(way)):
+                is_begun = True
                 mount = table.get(mount_of(fd))
                 if boot is None or mount is None or not _is_of_one_machine(mount, root / "sys"):
                     return None
@@ -77,7 +80,9 @@ def own_places(paths: Iterable[Path], root: Path = Path("/")) -> list[str] | Non
                 if status.st_uid != 0 or status.st_mode & 0o022:
                     places.add(f"{boot} {mount.device} {status.st_ino}")
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue
+            if is_begun:  # else there was no working folder any more, and nothing is known
+                continue
+            return None
         except OSError:
             return None
     return sorted(places) if len(places) <= _MOST_PLACES else None

@@ -188,15 +188,16 @@ class Context:
 
     def flush(self) -> None:
         """Send the measurements and facts collected so far, so that they survive the death of this rank."""
-        if self._measurements:
-            measurements = [measurement.to_json() for measurement in self._measurements]
+        measurements = [measurement.to_json() for measurement in self._measurements]
+        facts = [fact.to_json() for fact in self._facts]
+        # Before they are sent: what cannot be sent is not tried again in the next step.
+        self._measurements, self._facts, self._flushed_at = [], [], time.monotonic()
+        if measurements:
             self.emit(
                 MeasurementsEvent(kind="measurements", gen=self.generation, step=self.step, measurements=measurements)
             )
-        if self._facts:
-            facts = [fact.to_json() for fact in self._facts]
+        if facts:
             self.emit(FactsEvent(kind="facts", gen=self.generation, step=self.step, facts=facts))
-        self._measurements, self._facts, self._flushed_at = [], [], time.monotonic()
 
 
 def _is_finite(value: Any) -> bool:
