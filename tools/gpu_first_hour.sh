@@ -62,7 +62,7 @@ nccl() {
 
 # NCCL between several ranks, although there is one device: with another NCCL_HOSTID each rank is a host to NCCL, so
 # that they meet through sockets and none is refused for sharing the device. Their kernels take turns, so their speeds
-# mean nothing, and a link may be called slow.
+# mean nothing, and a link may be called slow, or not to be told apart.
 ranks() {
   echo "--- as NCCL finds them: two ranks on one device are refused"
   together 2 run "$(plan smoke)" --device cuda --out "$WORK"
@@ -70,7 +70,7 @@ ranks() {
   echo "--- three ranks, each a host"
   HOSTS=1 together 3 run "$(plan smoke network host bootstrap collectives training)" --device cuda --out "$WORK" || return
   echo "--- the links between them"
-  HOSTS=1 together 3 run "$(plan smoke links)" --device cuda --out "$WORK" || [ $? = 1 ]
+  HOSTS=1 together 3 run "$(plan smoke links)" --device cuda --out "$WORK" || [[ $? =~ ^[13]$ ]]
 }
 between() {
   local small
