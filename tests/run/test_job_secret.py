@@ -206,6 +206,8 @@ def test_slurm_without_munge_is_refused_with_its_complaint(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RequestError, match="munge: munge is not installed"):
         _found("slurm")
+    with pytest.raises(RequestError, match="SEATRIAL_TOKEN=munge: munge does not work here: munge is not installed"):
+        _found("slurm", "munge")
 
 
 def test_a_munge_of_the_working_folder_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +262,7 @@ def munged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
 
 def test_munge_passes_a_secret_to_all_ranks_of_a_host(munged: subprocess.Popen[bytes]) -> None:
     assert _found("slurm") == JobSecret(munge=True)
+    assert _found("slurm", "munge") == JobSecret(munge=True)
     credential = munge.make_credential("token", "the token")
     # The second one is a replay to munged.
     read = [munge.read_credential("token", credential) for _ in range(2)]
