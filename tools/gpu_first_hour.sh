@@ -92,8 +92,9 @@ together() { # COUNT COMMAND...: so many ranks, as env:// starts them; what rank
   shift
   port=$((20000 + RANDOM % 10000)) token=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')
   for ((rank = count - 1; rank >= 0; rank--)); do
-    env SEATRIAL_TOKEN="$token" RANK="$rank" WORLD_SIZE="$count" LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 \
-      MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" ${HOSTS:+NCCL_HOSTID="host$rank"} \
+    # The token is no argument of env: every user can read those.
+    SEATRIAL_TOKEN="$token" RANK="$rank" WORLD_SIZE="$count" LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 \
+      MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" env ${HOSTS:+NCCL_HOSTID="host$rank"} \
       "$PYTHON" "$PYZ" "$@" >"$WORK/said.$rank" 2>&1 &
     started+=($!)
   done

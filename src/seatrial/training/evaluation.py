@@ -52,11 +52,11 @@ def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.P
                 counts[0] += (scores.argmax(dim=1) == labels).sum()
                 counts[1] += len(labels)
     strategy.model.train()
-    own = counts.clone()
+    own_counts = counts.clone()
     dist.all_reduce(counts, group=group)
     synchronize(batches.device)
     num_correct, num_evaluated = counts.tolist()
-    own_correct, own_evaluated = own.tolist()
+    own_correct, own_evaluated = own_counts.tolist()
     return Counts(
         num_correct=num_correct, num_evaluated=num_evaluated, own_correct=own_correct, own_evaluated=own_evaluated
     )
