@@ -130,8 +130,8 @@ def _work(rank: int, processes: int, port: int, params: Params, ranks: int, seed
         row = {
             "key": key,
             "seed": seed,
-            "accuracy": round(outcome.num_correct / outcome.num_evaluated, 6),
-            "num_test": outcome.num_evaluated,
+            "accuracy": round(outcome.counts.accuracy, 6),
+            "num_test": outcome.counts.num_evaluated,
             "last_loss": round(outcome.losses[-1], 6),
             "seconds": round(time.perf_counter() - started, 2),
         }

@@ -142,7 +142,7 @@ def _seatrial(setting: Setting) -> Callable[[], Round]:
             seconds=stopwatch.seconds,
             cpu_s=stopwatch.cpu_s,
             training_mb=stopwatch.training_mb,
-            accuracy=outcome.accuracy,
+            accuracy=outcome.counts.accuracy,
         )
 
     return play

@@ -66,7 +66,7 @@ def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
             if group is world:
                 patch.setattr(Batches, "test", recording)
             outcome = trainer.train(UNTRAINED, device=CPU, group=group, phase=lambda label: None)
-        results["untrained"][size] = (outcome.num_correct, outcome.num_evaluated)
+        results["untrained"][size] = (outcome.counts.num_correct, outcome.counts.num_evaluated)
     if len(sizes) > 3:
         return results
     results |= _statistics(world) | _poisoned_parameters(world) | _overflow(world)
@@ -104,7 +104,7 @@ def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
     data = workload.load()
     with torch.inference_mode():
         scores = nets[0].eval()((data.test_images.float() - workload.mean) / workload.std)
-    counts = (outcome.num_correct, int((scores.argmax(dim=1) == data.test_labels).sum()))
+    counts = (outcome.counts.num_correct, int((scores.argmax(dim=1) == data.test_labels).sum()))
     with torch.no_grad():
         mean = nets[0].get_buffer("norm.running_mean").fill_(float(world.rank()))
         with averaged(nets[0], world):
@@ -256,7 +256,7 @@ def test_epoch_statistics_cover_all_ranks(ranks: list[dict[str, Any]]) -> None:
     callbacks_by_rank = [rank["callbacks"] for rank in ranks]
     (stats,) = callbacks_by_rank[0].epochs
     assert all(callbacks.epochs == [stats] for callbacks in callbacks_by_rank)
-    assert (stats.num_samples, stats.num_evaluated, stats.step) == (1437, 360, 23)
+    assert (stats.num_samples, stats.counts.num_evaluated, stats.step) == (1437, 360, 23)
     assert len(stats.rank_times) == 3
     assert all(times.compute_s > 0 for times in stats.rank_times)
     assert stats.samples_per_s == pytest.approx(1437 / stats.seconds)
@@ -265,7 +265,7 @@ def test_epoch_statistics_cover_all_ranks(ranks: list[dict[str, Any]]) -> None:
 def test_training_ends_with_the_first_epoch_that_reaches_the_target(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         (stats,) = rank["callbacks"].epochs
-        assert stats.accuracy >= 0.1
+        assert stats.counts.accuracy >= 0.1
         assert rank["callbacks"].steps == list(range(23))
         assert rank["callbacks"].starts[0].num_steps == 69
 

@@ -136,7 +136,7 @@ def _rank(rank: int, port: int, folder: Path, recipes: dict[str, Recipe]) -> Non
         ran[name] = _Ran(
             losses=straight.losses,
             digest=straight.digest,
-            num_correct=straight.num_correct,
+            num_correct=straight.counts.num_correct,
             resumed_digest=resumed.digest,
             resumed_losses=resumed.losses,
             notes=resumed.notes,

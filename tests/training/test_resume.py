@@ -133,10 +133,10 @@ def _hold(case: tuple[_Interrupted, ...]) -> None:
         assert seen.resumed.notes == ()
         assert seen.resumed.digest == seen.whole.digest
         assert seen.stopped.losses + seen.resumed.losses == seen.whole.losses
-        assert seen.resumed.num_correct == seen.whole.num_correct
+        assert seen.resumed.counts.num_correct == seen.whole.counts.num_correct
         # The epoch in which it was stopped is reported as a whole.
-        assert [(stats.epoch, stats.loss, stats.num_correct) for stats in seen.callbacks.epochs] == [
-            (stats.epoch, stats.loss, stats.num_correct) for stats in seen.whole_callbacks.epochs
+        assert [(stats.epoch, stats.loss, stats.counts.num_correct) for stats in seen.callbacks.epochs] == [
+            (stats.epoch, stats.loss, stats.counts.num_correct) for stats in seen.whole_callbacks.epochs
         ]
     assert len({seen.resumed.digest for seen in case}) == 1
     assert len({seen.whole.digest for seen in case}) == 1

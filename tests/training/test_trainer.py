@@ -135,13 +135,13 @@ def test_a_rank_may_have_no_share(seen: list[_Trained]) -> None:
 
 def test_every_test_sample_is_counted_once(seen: list[_Trained]) -> None:
     for rank in seen:
-        assert rank.long.num_evaluated == 360
-        assert rank.empty.num_evaluated == 1_000
-        assert rank.long.num_correct == seen[0].long.num_correct
+        assert rank.long.counts.num_evaluated == 360
+        assert rank.empty.counts.num_evaluated == 1_000
+        assert rank.long.counts.num_correct == seen[0].long.counts.num_correct
     for name in ("long", "empty"):
         outcomes: list[Outcome] = [getattr(rank, name) for rank in seen]
-        assert sum(one.own_correct for one in outcomes) == outcomes[0].num_correct
-        assert sum(one.own_evaluated for one in outcomes) == outcomes[0].num_evaluated
+        assert sum(one.own_counts.num_correct for one in outcomes) == outcomes[0].counts.num_correct
+        assert sum(one.own_counts.num_evaluated for one in outcomes) == outcomes[0].counts.num_evaluated
 
 
 def test_each_rank_knows_the_loss_of_its_own_samples(seen: list[_Trained]) -> None:
@@ -155,7 +155,7 @@ def test_each_rank_knows_the_loss_of_its_own_samples(seen: list[_Trained]) -> No
 
 def test_it_learns(seen: list[_Trained]) -> None:
     outcome = seen[0].long
-    assert outcome.num_correct / outcome.num_evaluated > 0.85
+    assert outcome.counts.num_correct / outcome.counts.num_evaluated > 0.85
     assert outcome.losses[-1] < outcome.losses[0] / 4
 
 
@@ -164,7 +164,7 @@ def test_the_accuracy_is_that_of_the_model_in_hand(seen: list[_Trained]) -> None
     data = workload.load()
     with torch.inference_mode():
         scores = outcome.model((data.test_images.float() - workload.mean) / workload.std)
-    assert int((scores.argmax(dim=1) == data.test_labels).sum()) == outcome.num_correct
+    assert int((scores.argmax(dim=1) == data.test_labels).sum()) == outcome.counts.num_correct
 
 
 def test_every_step_is_timed(seen: list[_Trained]) -> None:

@@ -53,7 +53,7 @@ def _train(recipe: Recipe, group: dist.ProcessGroup, **options: Any) -> Outcome:
 def test_each_setting_learns(alone: dist.ProcessGroup, change: dict[str, Any]) -> None:
     outcome = _train(replace(SHORT, **change), alone)
     assert outcome.losses[-1] < outcome.losses[0] / 2
-    assert outcome.accuracy > 0.75
+    assert outcome.counts.accuracy > 0.75
 
 
 def test_the_smaller_type_is_really_computed_in(alone: dist.ProcessGroup) -> None:
@@ -83,8 +83,8 @@ def test_no_steps_evaluate_the_untrained_model(alone: dist.ProcessGroup, length:
     outcome = _train(replace(SHORT, **length), alone, callbacks=RecordingCallbacks())
     assert outcome.losses == ()
     assert outcome.times == ()
-    assert outcome.num_evaluated == 360
-    assert outcome.accuracy < 0.3
+    assert outcome.counts.num_evaluated == 360
+    assert outcome.counts.accuracy < 0.3
     assert outcome.samples_per_s is None
 
 
@@ -92,7 +92,7 @@ def test_max_steps_within_an_epoch_report_a_part_of_it(alone: dist.ProcessGroup)
     callbacks = RecordingCallbacks()
     outcome = _train(replace(SHORT, max_steps=25), alone, callbacks=callbacks)
     assert [(stats.epoch, stats.step, stats.num_samples) for stats in callbacks.epochs] == [(0, 23, 1437), (1, 25, 128)]
-    assert callbacks.epochs[-1].num_correct == outcome.num_correct
+    assert callbacks.epochs[-1].counts.num_correct == outcome.counts.num_correct
     assert callbacks.epochs[-1].loss == pytest.approx(sum(outcome.losses[23:]) / 2)
 
 
@@ -115,9 +115,9 @@ def test_files_in_the_published_formats_are_learned(
         write_mnist(tmp_path, 500, 100, name=name)
     recipe = make_recipe(name, model=model, max_steps=80, global_batch_size=50, augment="crop-flip")
     outcome = _train(recipe, alone, data_dir=tmp_path)
-    assert find_workload(name, num_samples=1, data_dir=tmp_path).num_test == outcome.num_evaluated == 100
+    assert find_workload(name, num_samples=1, data_dir=tmp_path).num_test == outcome.counts.num_evaluated == 100
     # Digits are no longer digits when they are mirrored, so little is asked; by chance it would be 0.1.
-    assert outcome.accuracy > 0.3
+    assert outcome.counts.accuracy > 0.3
 
 
 def test_dp_in_several_processes_is_refused(alone: dist.ProcessGroup) -> None:

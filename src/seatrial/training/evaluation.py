@@ -19,21 +19,20 @@ _BATCH = 1_024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Test samples, over all ranks and of this one alone: any rank can change a sum."""
+    """Test samples."""
 
     num_correct: int = 0
+    """Samples that were classified correctly, out of ``num_evaluated``."""
     num_evaluated: int = 0
-    own_correct: int = 0
-    own_evaluated: int = 0
 
     @property
     def accuracy(self) -> float:
-        """Share of the test samples that were classified correctly; 0 when nothing was evaluated."""
+        """Share of the samples that were classified correctly; 0 when nothing was evaluated."""
         return self.num_correct / max(self.num_evaluated, 1)
 
 
-def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.ProcessGroup) -> Counts:
-    """Return how many test samples are classified correctly, of how many. The model is unchanged afterwards.
+def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.ProcessGroup) -> tuple[Counts, Counts]:
+    """Return the test samples of all ranks, and those of this rank alone. The model is unchanged afterwards.
 
     Each share gets every n-th sample and none twice. There is no padding, so the counts do not depend on the number of
     ranks. All ranks make the same number of calls, some of them perhaps with no sample, since a strategy may
@@ -55,8 +54,9 @@ def evaluate(strategy: Strategy, batches: Batches, recipe: Recipe, group: dist.P
     own_counts = counts.clone()
     dist.all_reduce(counts, group=group)
     synchronize(batches.device)
+    return _counts(counts), _counts(own_counts)
+
+
+def _counts(counts: torch.Tensor) -> Counts:
     num_correct, num_evaluated = counts.tolist()
-    own_correct, own_evaluated = own_counts.tolist()
-    return Counts(
-        num_correct=num_correct, num_evaluated=num_evaluated, own_correct=own_correct, own_evaluated=own_evaluated
-    )
+    return Counts(num_correct=num_correct, num_evaluated=num_evaluated)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from seatrial.training.evaluation import Counts
 from seatrial.training.step_clock import StepTimes
 
 
@@ -47,6 +48,10 @@ class Outcome:
     """SHA-256 of the parameters and buffers; see ``Strategy.digest``."""
     step: int
     """Steps done since the training began."""
+    counts: Counts
+    """Test samples of all ranks."""
+    own_counts: Counts
+    """Test samples of this rank's share: any rank can change a sum over all, and none this."""
     first_step: int = 0
     """Steps done before this process started: more than 0 after a resume."""
     notes: tuple[str, ...] = ()
@@ -56,14 +61,3 @@ class Outcome:
     nonfinite: NonFinite | None = None
     interrupted: bool = False
     """Whether ``Callbacks.should_stop`` ended it. Then it was saved, if there is a store, and not evaluated."""
-    num_correct: int = 0
-    """Test samples over all ranks that were classified correctly, out of ``num_evaluated``."""
-    num_evaluated: int = 0
-    own_correct: int = 0
-    """The same of this rank's share: any rank can change a sum over all, and none this."""
-    own_evaluated: int = 0
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the test samples that were classified correctly; 0 when nothing was evaluated."""
-        return self.num_correct / max(self.num_evaluated, 1)

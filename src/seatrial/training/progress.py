@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from seatrial.training.evaluation import Counts
 from seatrial.training.step_clock import StepTimes
 
 
@@ -36,20 +37,14 @@ class EpochStats:
     """Mean over ``num_samples``, including samples from before an interruption."""
     num_samples: int
     """Training samples of this epoch so far: all of them, unless ``max_steps`` ended the training within the epoch."""
-    num_correct: int
-    """Test samples that were classified correctly, out of ``num_evaluated``."""
-    num_evaluated: int
+    counts: Counts
+    """Test samples of all ranks."""
     samples_per_s: float
     """Training samples per second of all ranks together, without evaluation, since the epoch began or was resumed."""
     seconds: float
     """Training time of the slowest rank, without evaluation, since the epoch began or was resumed."""
     rank_times: tuple[StepTimes, ...]
     """For each group rank, the median over the steps of the epoch; without the ranks that sent no times."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the test samples that were classified correctly."""
-        return self.num_correct / max(self.num_evaluated, 1)
 
 
 class Callbacks(Protocol):

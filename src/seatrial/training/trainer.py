@@ -149,7 +149,7 @@ def train(
     own_loss_sums: list[float] = []
     global_counts: list[int] = []
     local_counts: list[int] = []
-    counts: Counts | None = None
+    counts = own_counts = Counts()
     checkpoint: Path | None = None
     nonfinite: NonFinite | None = None
     interrupted = False
@@ -222,7 +222,7 @@ def train(
         trained_s, epoch, reached = stopwatch.stop(), step // steps_per_epoch, False
         if done or (epoch_over and (callbacks is not None or target_accuracy is not None)):
             phase("evaluate")
-            counts = evaluate(strategy, batches, recipe, group)
+            counts, own_counts = evaluate(strategy, batches, recipe, group)
             reached = target_accuracy is not None and counts.accuracy >= target_accuracy
             if callbacks is not None:
                 own_times = median_times(clock.times()[epoch_began.steps :])
@@ -232,8 +232,7 @@ def train(
                     step=position.step,
                     loss=position.epoch_loss_sum / position.epoch_samples,
                     num_samples=position.epoch_samples,
-                    num_correct=counts.num_correct,
-                    num_evaluated=counts.num_evaluated,
+                    counts=counts,
                     samples_per_s=(position.samples_seen - epoch_began.samples) / seconds,
                     seconds=seconds,
                     rank_times=rank_times,
@@ -263,9 +262,8 @@ def train(
     if nonfinite is None:
         phase("end")
         take_average(model, gather_buffers(model, group))
-        if counts is None and not interrupted:
-            counts = evaluate(strategy, batches, recipe, group)
-    counts = counts or Counts()
+        if not (counts.num_evaluated or interrupted):
+            counts, own_counts = evaluate(strategy, batches, recipe, group)
     steady = position.samples_seen - warm.samples if nonfinite is None and len(losses) > WARMUP_STEPS else 0
     return Outcome(
         losses=tuple(losses),
@@ -281,10 +279,8 @@ def train(
         checkpoint=checkpoint,
         nonfinite=nonfinite,
         interrupted=interrupted,
-        num_correct=counts.num_correct,
-        num_evaluated=counts.num_evaluated,
-        own_correct=counts.own_correct,
-        own_evaluated=counts.own_evaluated,
+        counts=counts,
+        own_counts=own_counts,
     )
 
 

@@ -267,8 +267,8 @@ def _result(
     """Return the values that ``progress_lines.result_lines`` prints."""
     nonfinite = outcome.nonfinite
     start = reporter.start
-    evaluated = outcome.num_evaluated > 0
-    accuracy = outcome.num_correct / outcome.num_evaluated if evaluated else None
+    counts = outcome.counts
+    accuracy = counts.accuracy if counts.num_evaluated else None
     target = spec.target_accuracy
     notes = list(start.notes) if start is not None else []
     if spec.profile is not None and not profile_written:
@@ -280,8 +280,8 @@ def _result(
         "first_step": start.step if start is not None else 0,
         "loss": reporter.loss if nonfinite is None else None,
         "accuracy": accuracy,
-        "num_correct": outcome.num_correct,
-        "num_evaluated": outcome.num_evaluated,
+        "num_correct": counts.num_correct,
+        "num_evaluated": counts.num_evaluated,
         "samples_per_s": outcome.samples_per_s,
         "digest": outcome.digest,
         "difference": different,

@@ -131,7 +131,7 @@ class TrainReporter:
         }
         return {
             "loss": stats.loss,
-            "accuracy": stats.accuracy,
+            "accuracy": stats.counts.accuracy,
             "samples_per_s": round(stats.samples_per_s, 1),
             "seconds": round(stats.seconds, 3),
             "step_times_s": {name: {key: round(value, 6) for key, value in row.items()} for name, row in parts.items()},
@@ -152,7 +152,7 @@ class TrainReporter:
             epoch=max(self._step - 1, 0) // max(start.steps_per_epoch, 1),
             num_epochs=-(-start.num_steps // max(start.steps_per_epoch, 1)),
             loss=self.loss,
-            accuracy=self.last_epoch.accuracy if self.last_epoch is not None else None,
+            accuracy=self.last_epoch.counts.accuracy if self.last_epoch is not None else None,
             samples_per_s=batch / step_s if steps else None,
             left_s=(start.num_steps - self._step) * step_s,
         )

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from seatrial.checks.shared.common_places import common_places
 from seatrial.checks.storage.node_names import node_culprit
 from seatrial.checks.storage.params import Params
 from seatrial.evidence.evidence import Evidence
@@ -39,18 +40,12 @@ class Ways:
 
 
 def ways_of_ranks(evidence: Evidence, params: Params) -> Ways:
-    """Return which ways are those of one machine. Two nodes on one kernel, such as pods, may have a disk in common."""
-    hosts = evidence.hosts()
-    places_on: dict[RankFolder, set[str] | None] = {}
-    machines_at: dict[str, set[tuple[str, str]]] = {}
-    for fact in evidence.facts:
-        if fact.name != "way" or fact.rank is None or fact.rank not in evidence.ranks:
-            continue
-        way, places = (fact.rank, fact.value["folder"]), fact.value["places"]
-        known = places_on.setdefault(way, set())
-        places_on[way] = None if known is None or places is None else known.union(places)
-        for place in places or ():
-            machines_at.setdefault(place, set()).add((hosts[fact.rank], evidence.ranks[fact.rank].node))
-    common = {place for place, machines in machines_at.items() if len(machines) > 1}
-    own = (way for way, places in places_on.items() if places is not None and common.isdisjoint(places))
-    return Ways(own=frozenset(own), are_all_own=params.shared == "no")
+    """Return which ways are those of one machine."""
+    seen = [
+        ((fact.rank, fact.value["folder"]), fact.value["places"])
+        for fact in evidence.facts
+        if fact.name == "way" and fact.rank is not None and fact.rank in evidence.ranks
+    ]
+    common = common_places(evidence, ((rank, places) for (rank, _), places in seen))
+    shared = {way for way, places in seen if places is None or not common.isdisjoint(places)}
+    return Ways(own=frozenset(way for way, _ in seen) - shared, are_all_own=params.shared == "no")

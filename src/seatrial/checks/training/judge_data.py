@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from seatrial.checks.shared.common_places import common_places
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Ruling
 from seatrial.evidence.measurement import Fact
@@ -84,16 +85,9 @@ def _unreadable(evidence: Evidence, faults: Mapping[int, str], digests: Mapping[
 
 def _of_shared(evidence: Evidence, facts: Sequence[Fact], finding: Finding) -> Finding:
     """Return a finding that names nobody where the files of some of its nodes may be those of others."""
-    hosts = evidence.hosts()
-    having: dict[str, set[tuple[str, str]]] = {}
-    may_share = False
-    for fact in facts:
-        assert fact.rank is not None  # as ``judge_data`` asked
-        places = fact.value.get("places")
-        may_share |= places is None
-        for place in places or ():
-            having.setdefault(place, set()).add((hosts[fact.rank], evidence.ranks[fact.rank].node))
-    if finding.severity != "fail" or not (may_share or any(len(machines) > 1 for machines in having.values())):
+    ways = [(fact.rank, fact.value.get("places")) for fact in facts if fact.rank is not None]
+    may_share = any(places is None for _, places in ways) or bool(common_places(evidence, ways))
+    if finding.severity != "fail" or not may_share:
         return finding
     name = f"{finding.culprit.name.removesuffix(_OPEN)}, or a file system that nodes may share{_OPEN}"
     action = f"run again while nobody changes the files; if that does not help, {_COPY}"

@@ -33,10 +33,10 @@ class Runs:
 
     def add(self, outcome: Outcome) -> None:
         """Add a training that finished with finite values."""
-        self.accuracies.append(outcome.accuracy)
-        self.num_evaluated += outcome.num_evaluated
-        self.own_correct += outcome.own_correct
-        self.own_evaluated += outcome.own_evaluated
+        self.accuracies.append(outcome.counts.accuracy)
+        self.num_evaluated += outcome.counts.num_evaluated
+        self.own_correct += outcome.own_counts.num_correct
+        self.own_evaluated += outcome.own_counts.num_evaluated
         self._digests.append(outcome.digest)
         if outcome.samples_per_s is not None:
             self.samples_per_s.append(outcome.samples_per_s)
