@@ -304,6 +304,13 @@ def test_an_impossible_request_is_refused(stub: Path, values: dict[str, Any], me
         MPIRUN.resolve(request(stub, **values))
 
 
+def test_munge_is_refused_where_it_cannot_carry_the_token(stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEATRIAL_TOKEN", "munge")
+    with pytest.raises(RequestError, match=r"mpirun sends the token readable to other hosts, .* use --on slurm or"):
+        MPIRUN.resolve(request(stub, hosts="a:2,b:2"))
+    assert MPIRUN.resolve(request(stub)).nodes
+
+
 def test_a_missing_mpirun_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"/mpirun was not found; give the path of an mpirun with --mpirun"):
         MPIRUN.resolve(request(tmp_path / "mpirun"))

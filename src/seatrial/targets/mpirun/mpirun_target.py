@@ -84,6 +84,11 @@ def _resolve(target_request: TargetRequest) -> Placement:
 
     launcher = _find_mpirun(target_request.own["mpirun"])
     requested_hosts = _hosts(target_request)
+    if requested_hosts and os.environ.get("SEATRIAL_TOKEN") == "munge":
+        raise RequestError(
+            "SEATRIAL_TOKEN=munge: mpirun sends the token readable to other hosts, and munge cannot carry it there;"
+            " use --on slurm or --on ssh, or leave the variable out where you trust the network."
+        )
     if launcher.kind != "openmpi" and (name := next((host.name for host in requested_hosts if ":" in host.name), "")):
         # hydra splits its lines at the first colon, and knows no brackets.
         raise RequestError(f"{name}: the hostfile of {launcher} takes no IPv6 address; give the host a name.")
