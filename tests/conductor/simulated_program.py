@@ -37,6 +37,8 @@ class Act:
     code: int = 0
     cause: str = ""
     phase: str = "step 7 forward"
+    number: int = 3
+    """Phases entered until then."""
     last: tuple[str, ...] = ("its last",)
 
 
@@ -50,6 +52,7 @@ class _Rank:
     state: str = "S"
     cpu_s: float = 0.0
     phase: str = "step 7 forward"
+    number: int = 3
     signaled: bool = False
 
 
@@ -151,7 +154,9 @@ class SimulatedProgram(SimulatedClock):
         for node, agent in self.agents.items():
             for rank in agent.ranks.values():
                 rank.cpu_s += 0.9 if rank.state in "SR" else 0.0
-            status = {str(number): [rank.state, rank.cpu_s, 3, rank.phase] for number, rank in agent.ranks.items()}
+            status = {
+                str(number): [rank.state, rank.cpu_s, rank.number, rank.phase] for number, rank in agent.ranks.items()
+            }
             if agent.open and self.now > 1.0:
                 self.say(node, {"kind": "status", "ranks": status})
         start, end = self._unread
@@ -223,3 +228,4 @@ class SimulatedProgram(SimulatedClock):
             self._event(rank, number, "result", code=act.code, lines=[])
         elif act.what in ("stop", "disk", "move"):
             rank.state, rank.phase = {"stop": "T", "disk": "D", "move": "R"}[act.what], act.phase
+            rank.number = act.number

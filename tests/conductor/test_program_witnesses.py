@@ -77,6 +77,20 @@ def test_a_stopped_rank_is_named_and_not_the_one_that_waited() -> None:
     assert over["text"].startswith("rank 0 on node n0 made no progress for 15 s")
 
 
+def test_where_the_ranks_are_that_others_gave_up_on() -> None:
+    """A training whose rank 3 hung while it loaded its data said only that rank 0 had lost the connection."""
+    loads = Act(at_s=1.0, what="move", phase="load data", number=2)
+    gave_up = ends(30.0, 1, (), error="fabric")
+    over = outcome(gave_up, RUNS, RUNS, [loads, *RUNS], watched=True)
+    assert over["text"].startswith("connection between ranks lost; rank 0 on node n0 failed with exit code 1 and ")
+    assert over["notes"] == ["rank 3 on node n1 had been in load data for 29 s"]
+    over = outcome(gave_up, RUNS, [loads, *RUNS], [loads, *RUNS], watched=True)
+    assert over["notes"] == ["ranks 2, 3 had been in load data for 29 s"]
+    just_behind = [replace(loads, at_s=20.0), *RUNS]
+    assert "notes" not in outcome(gave_up, RUNS, RUNS, just_behind, watched=True)
+    assert "notes" not in outcome(ends(30.0, 1, BUG, error="own"), RUNS, RUNS, [loads, *RUNS], watched=True)
+
+
 @pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("last", [BROKEN, (*REMOTE, *BROKEN), ("free(): invalid pointer",)])
 def test_a_rank_that_its_device_or_itself_ends_is_named(*, watched: bool, last: tuple[str, ...]) -> None:

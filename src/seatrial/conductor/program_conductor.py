@@ -30,7 +30,7 @@ from seatrial.conductor.program_failures import (
     only_stop_signals,
     only_witnesses,
 )
-from seatrial.conductor.rank_status import RankStatus, Suspicion, entries_of
+from seatrial.conductor.rank_status import RankStatus, Suspicion, behind, entries_of
 from seatrial.conductor.script_failures import advice, ended_ranks, how_stopped, peers, py_spy_hint, with_peers
 from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
 from seatrial.conductor.script_timeouts import late_failure
@@ -409,8 +409,10 @@ class ProgramConductor(BaseConductor):
                 late = late_failure(self._exits, self._errors, self._stacks, running, self._on_host)
             failure = late or with_peers(failure, self._exits, running, self._on_host)
         if (ended := None if failure.rank is None else self._exits.get(failure.rank)) is not None:
-            # A training reports the errors of its ranks itself.
-            others = "" if failure.whole or self._config.watched else "; ".join(peers(ended, self._exits, running))
+            if self._config.watched:  # a training reports the errors of its ranks itself
+                others = behind(self._rank_statuses, running, failure.suspicions[0], self._on_host, ended.at)
+            else:
+                others = "" if failure.whole else "; ".join(peers(ended, self._exits, running))
             found = (others, advice(ended, self._on_host(ended.rank), lacks_script_here=self._config.lacks_script_here))
             self._notes = [note for note in found if note]
         self._fail(failure, now)

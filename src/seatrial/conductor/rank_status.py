@@ -8,7 +8,7 @@ those of them that have not finished it.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,7 @@ from seatrial.conductor.origin import brief
 from seatrial.protocol.connecting import may_come_from_others
 from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.protocol.timeouts import PATIENCE_S, STATUS_S, STUCK_S, patience_s
+from seatrial.util.text import named_ranks
 
 _WAITS = (
     "/torch/distributed/",
@@ -240,6 +241,31 @@ def suspects(
         and is_quiet(statuses[rank], now)
         and statuses[rank].blocked_since is None
     ]
+
+
+def behind(
+    statuses: Mapping[int, RankStatus],
+    running: Collection[int],
+    witness: Suspicion,
+    on_host: Callable[[int], str],
+    now: float,
+) -> str:
+    """Return a phrase about the ranks of a training that entered fewer phases than one that complains; may be empty.
+
+    It says where they are, and accuses nobody: of others, or of a link, each may have waited there. ``running``: ranks
+    that still run. ``on_host``: rank -> " on HOST". ``now``: when it complained.
+    """
+    if witness.how != "error" or witness.rank is None:
+        return ""
+    by_phase = dict[str, list[int]]()
+    for rank in sorted(running):
+        if statuses[rank].number < statuses[witness.rank].number and statuses[rank].in_phase_s(now) >= PATIENCE_S:
+            by_phase.setdefault(statuses[rank].phase, []).append(rank)
+    return "; ".join(
+        f"{named_ranks(ranks)}{on_host(ranks[0]) if len(ranks) == 1 else ''} had been in {phase} for"
+        f" {min(statuses[rank].in_phase_s(now) for rank in ranks):.0f} s"
+        for phase, ranks in by_phase.items()
+    )
 
 
 def is_quiet(status: RankStatus, now: float) -> bool:
