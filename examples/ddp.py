@@ -1,6 +1,6 @@
 """Train a small network on handwritten digits with DistributedDataParallel: one file, only torch, made to be copied.
 
-    torchrun --nproc-per-node 2 examples/ddp.py
+    torchrun --master-port 29500 --nproc-per-node 2 examples/ddp.py
     seatrial launch --nproc-per-node 2 examples/ddp.py
     mpirun -np 2 python3 examples/ddp.py
 

@@ -1,6 +1,6 @@
 """Train with FSDP: each rank keeps a slice of every parameter, gradient and momentum. One file, only torch.
 
-    torchrun --nproc-per-node 2 examples/fsdp.py
+    torchrun --master-port 29500 --nproc-per-node 2 examples/fsdp.py
     seatrial launch --nproc-per-node 2 examples/fsdp.py
 
 Works with GPUs and NCCL, and on CPUs with Gloo from torch 2.6 on. Use it when the model, its gradients and its momenta

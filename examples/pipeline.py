@@ -1,6 +1,6 @@
 """Train with a pipeline: half of the layers on every other rank, and copies of the pipeline in parallel. Only torch.
 
-    torchrun --nproc-per-node 4 examples/pipeline.py
+    torchrun --master-port 29500 --nproc-per-node 4 examples/pipeline.py
     seatrial launch --nproc-per-node 4 examples/pipeline.py
 
 Ranks 0 and 1 are a pipeline of two stages, ranks 2 and 3 another one, and so on; an odd number of ranks is refused.

@@ -14,7 +14,10 @@ count='import sys; sys.path[:1] == [""] and sys.path.pop(0); import torch; print
 gpus=$("${PYTHON:-python3}" -W ignore -c "$count")
 ranks=$((gpus > 0 ? gpus : 2))
 echo "$gpus GPUs: $ranks ranks; files in $folder"
-start() { "${torchrun[@]}" --standalone --nproc-per-node "$@"; }
+# With a port torchrun keeps its store by itself. With --standalone, or neither, it executes a pickle that anybody who
+# reaches that store has written there.
+port() { "${PYTHON:-python3}" -I -c 'import socket; s = socket.create_server(("", 0)); print(s.getsockname()[1])'; }
+start() { "${torchrun[@]}" --master-port "$(port)" --nproc-per-node "$@"; }
 
 echo "== 1. basic"
 start "$ranks" "$examples/ddp.py" --epochs 2 --checkpoint-dir "$folder/basic"
@@ -22,7 +25,8 @@ start "$ranks" "$examples/ddp.py" --epochs 2 --checkpoint-dir "$folder/basic"
 echo "== 2. checkpoint"
 rm -f "$folder/first.log"
 # Not by the function: a signal would reach the shell that runs it, and not torchrun.
-"${torchrun[@]}" --standalone --nproc-per-node "$ranks" "$examples/ddp.py" --checkpoint-dir "$folder/checkpoint" \
+"${torchrun[@]}" --master-port "$(port)" --nproc-per-node "$ranks" \
+  "$examples/ddp.py" --checkpoint-dir "$folder/checkpoint" \
   >"$folder/first.log" 2>&1 &
 first=$!
 trap 'kill "$first" 2>/dev/null || true' EXIT
