@@ -127,7 +127,7 @@ def _open_private(folder: str | os.PathLike[str]) -> int:
 
 def _require_own_place(folder: str | os.PathLike[str]) -> None:
     try:
-        _, exchanged_by, _ = _exchanges(os.path.dirname(folder))
+        _, exchanged_by, _ = exchanges(os.path.dirname(folder))
     except ForeignError as error:
         raise NotPrivateError(errno.EPERM, f"{error.strerror}; set TMPDIR") from None
     if exchanged_by:
@@ -210,7 +210,7 @@ def open_judged(folder: str | os.PathLike[str]) -> tuple[int, str]:
     """
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        exchanged_by, _, last = _exchanges(folder)
+        exchanged_by, _, last = exchanges(folder)
         if not exchanged_by and not os.path.samestat(last, os.fstat(fd)):
             exchanged_by = f"{os.fspath(folder)} was exchanged meanwhile"
     except OSError as error:
@@ -218,9 +218,10 @@ def open_judged(folder: str | os.PathLike[str]) -> tuple[int, str]:
     return fd, exchanged_by
 
 
-def _exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
+def exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
     """Return how another user could exchange what a path leads to, and how what lies in it (each empty: nobody but root
-    can); and the status of what was judged last.
+    can); and the status of what was judged last. Raises OSError, and ForeignError where another user has mounted a part
+    of the way.
 
     The way is the kernel's: ``..`` after a link is the folder above the one that the link leads to.
     """

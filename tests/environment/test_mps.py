@@ -47,3 +47,18 @@ def test_a_neighbor_who_listens_is_not_asked(folder: Path, of: str) -> None:
     os.chown(link, 65534, 65534, follow_symlinks=False)
     os.chown(folder / of, 0, 0)
     assert mps_settings({}, str(link)) == {_VARIABLE: "/proc"}
+
+
+@pytest.mark.parametrize(("mode", "is_used"), [(0o777, False), (0o775, False), (0o1777, True), (0o711, True)])
+def test_a_socket_that_a_neighbor_can_exchange_is_not_asked(mode: int, is_used: bool, folder: Path) -> None:
+    """Many guides open root's folder to all (chmod 777): a neighbor renames root's socket and listens there himself."""
+    folder.chmod(mode)
+    assert mps_settings({}, str(folder)) == ({} if is_used else {_VARIABLE: "/proc"})
+    assert mps_settings({_VARIABLE: str(folder)}, str(folder)) == {}
+    (folder / "control").chmod(0o666)
+    assert mps_settings({}, str(folder)) == ({} if is_used else {_VARIABLE: "/proc"})
+
+
+def test_a_folder_above_that_others_can_change_is_not_trusted(folder: Path) -> None:
+    folder.parent.chmod(0o777)
+    assert mps_settings({}, str(folder)) == {_VARIABLE: "/proc"}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 
-from seatrial.start import trusted_users, way_to
+from seatrial.folders import exchanges
 
 FOLDER = "/tmp/nvidia-mps"
 """Where CUDA looks for the control daemon of MPS, and the daemon listens, unless a variable names another folder."""
@@ -17,10 +16,12 @@ _NOWHERE = "/proc"
 
 def mps_settings(environ: Mapping[str, str], folder: str = FOLDER) -> dict[str, str]:
     """Return the variable with the folder of MPS: one without any daemon, unless the user has set it, or root or this
-    user listens in the usual folder.
+    user listens in the usual folder, where nobody else can exchange what they listen at.
 
     Every user can make that folder. A program that listens there and answers nothing lets each process of other users
-    that starts CUDA wait for ever (seen with driver 580.159.04), and its rank, which only waits, would be named.
+    that starts CUDA wait for ever (seen with driver 580.159.04), and its rank, which only waits, would be named. In a
+    folder that is open to all, as many guides make that of root (chmod 777), each user can still put a socket in the
+    place of root's after this look: who trusts all users of the machine sets the variable.
     """
     if environ.get(_VARIABLE) or _is_trusted(os.path.join(folder, "control")):
         return {}
@@ -28,11 +29,8 @@ def mps_settings(environ: Mapping[str, str], folder: str = FOLDER) -> dict[str, 
 
 
 def _is_trusted(path: str) -> bool:
-    """Return whether something is at a path, and no other user owns it or has mounted what is on its way."""
-    with contextlib.suppress(OSError):
-        for name, fd, mounted_by, is_last in way_to(path):
-            if mounted_by or os.fstat(fd).st_uid not in trusted_users(name):
-                return False
-            if is_last:
-                return True
-    return False
+    try:
+        exchanged_by, _, _ = exchanges(path)
+    except OSError:
+        return False
+    return not exchanged_by

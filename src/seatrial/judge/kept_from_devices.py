@@ -14,8 +14,8 @@ from seatrial.protocol.own_errors import keeper
 from seatrial.util.text import named_ranks, quoted
 
 _OCCUPIED = (
-    "see what else uses that GPU and its memory, and whether it is in exclusive mode (nvidia-smi, amd-smi); if nothing"
-    " does, compare driver and libraries with those of a node that works, and look for XID there (dmesg -T | grep -i"
+    "see what else uses that GPU and its memory, and whether it is in exclusive mode (nvidia-smi, amd-smi); if MPS"
+    " shares it, name its folder in CUDA_MPS_PIPE_DIRECTORY; if nothing uses it, compare driver and libraries with those of a node that works, and look for XID there (dmesg -T | grep -i"
     " xid)"
 )
 _SETUP = (
