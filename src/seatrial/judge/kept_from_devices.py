@@ -15,8 +15,8 @@ from seatrial.util.text import named_ranks, quoted
 
 _OCCUPIED = (
     "see what else uses that GPU and its memory, and whether it is in exclusive mode (nvidia-smi, amd-smi); if MPS"
-    " shares it, name its folder in CUDA_MPS_PIPE_DIRECTORY; if nothing uses it, compare driver and libraries with those of a node that works, and look for XID there (dmesg -T | grep -i"
-    " xid)"
+    " shares it, name its folder in CUDA_MPS_PIPE_DIRECTORY; if nothing uses it, compare driver and libraries with"
+    " those of a node that works, and look for XID there (dmesg -T | grep -i xid)"
 )
 _SETUP = (
     "compare its driver and the services of that (nvidia-smi, amd-smi), its torch, the libraries in LD_LIBRARY_PATH and"
