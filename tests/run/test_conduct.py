@@ -18,9 +18,11 @@ from targets.jobs import A_JOB
 
 from seatrial.conductor.server import Server
 from seatrial.errors import SeatrialError
+from seatrial.protocol.munge import MungeError
 from seatrial.run import conduct as module
-from seatrial.run import node_hosts
+from seatrial.run import munge_hosts, node_hosts
 from seatrial.run.conduct import catch_questions, catch_signals, conduct
+from seatrial.run.external_launcher import Rendezvous
 from seatrial.targets.command import Command
 from seatrial.targets.host_of_node import HostOfNode
 from seatrial.targets.processes import Agents, Attach
@@ -129,6 +131,49 @@ def test_a_reason_why_hosts_are_not_known_is_an_error(tmp_path: Path, monkeypatc
     note, end = [event for event in events if event["src"] == "hosts"]
     assert (note["severity"], note["text"], end["kind"]) == ("error", "two steps have this name", "end")
     assert note["untrusted"] == [*range(A_JOB.nodes)], "one of them can have ended the comparison"
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_nodes_that_nobody_could_ask_for_are_not_called_compared(
+    is_interrupted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where this user has no process left the report says from where nobody knows the nodes to be."""
+    start = threading.Thread.start
+
+    def start_all_but_the_search(thread: threading.Thread) -> None:
+        if thread.name == "hosts":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def serve(server: Server, conductor: Any, nodes: int, source: Any, on_idle: Any) -> None:
+        monkeypatch.setattr(Server, "members", range(nodes))
+        monkeypatch.setattr(Server, "credentials", {0: ("proof", "MUNGE:x:"), 1: ("proof", "MUNGE:x:")})
+        on_idle(())
+
+    def does_not_answer(purpose: str, credential: str) -> None:
+        raise MungeError("unmunge did not answer within 10 s")
+
+    monkeypatch.setattr(threading.Thread, "start", start_all_but_the_search)
+    monkeypatch.setattr(munge_hosts, "read_credential", does_not_answer)
+    monkeypatch.setattr(Agents, "submit", lambda *arguments: None)
+    monkeypatch.setattr(Server, "serve", serve)
+    events: list[dict[str, Any]] = []
+    conduct(replace(A_JOB, nodes=2), tmp_path, events.append, [signal.SIGINT] * is_interrupted)
+    told = [event for event in events if event["src"] == "hosts"]
+    assert [event["kind"] for event in told] == ([] if is_interrupted else ["note", "end"])
+    for note in told[:-1]:
+        assert note["severity"] == "info"
+        assert note["text"].startswith("what munge says of nodes 0 and 1 could not be read (unmunge did not answer")
+
+
+def test_a_munge_that_fails_once_more_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had worked when this process looked for a secret."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    rendezvous = Rendezvous(
+        host="127.0.0.1", ports=(0,), token="", protected=True, launcher="slurm", number=0, agents=2
+    )
+    with pytest.raises(SeatrialError, match="munge does not work here: munge is not installed"):
+        conduct(replace(A_JOB, nodes=2), tmp_path, lambda event: None, [], rendezvous)
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

@@ -24,7 +24,7 @@ from seatrial.folders import open_private
 from seatrial.protocol import munge
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
-from seatrial.run import job_secret
+from seatrial.run import job_secret, munge_hosts
 from seatrial.run.job_secret import JobSecret, find_job_secret
 from seatrial.run.munge_hosts import hosts_of_credentials
 
@@ -297,7 +297,7 @@ def test_an_agent_gets_its_token_by_munge_and_shows_its_host(munged: subprocess.
     finally:
         thread.join(20.0)
         server.close()
-    assert hosts_of_credentials(server.credentials) == {0: _MUNGE_HOST}
+    assert hosts_of_credentials(server.credentials) == ({0: _MUNGE_HOST}, {})
 
 
 def test_a_credential_that_an_agent_has_sent_is_no_token(munged: subprocess.Popen[bytes]) -> None:
@@ -326,10 +326,33 @@ def test_a_credential_with_another_proof_is_nobodys(munged: subprocess.Popen[byt
     sent = {0: ("proof", sound), 1: ("another proof", sound), 2: ("proof", "MUNGE:AAAA:")}
     sent |= {3: ("proof", "\ud800"), 4: ("proof", f"{sound}\n")}
     sent |= {5: ("proof", _credential(munged, b"seatrial proof of an agent: \xff"))}
-    assert hosts_of_credentials(sent) == {0: _MUNGE_HOST} | dict.fromkeys(range(1, 6))
+    assert hosts_of_credentials(sent) == ({0: _MUNGE_HOST} | dict.fromkeys(range(1, 6)), {})
     munged.terminate()
     munged.wait(10.0)
-    assert hosts_of_credentials(sent) == {0: "", 1: "", 2: "", 3: None, 4: None, 5: ""}
+    hosts, unread = hosts_of_credentials(sent)
+    assert hosts == {0: "", 1: "", 2: "", 3: None, 4: None, 5: ""}
+    assert sorted(unread) == [0, 1, 2, 5]
+    assert all("Failed to access" in why for why in unread.values())
+
+
+@pytest.mark.parametrize("num_threads", [0, 1])
+def test_credentials_need_no_process_for_all(num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of processes of this user ends no trial, whose ranks may have ended with it."""
+    left, start = [*range(num_threads)], threading.Thread.start
+
+    def start_if_one_is_left(thread: threading.Thread) -> None:
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_one_is_left)
+    monkeypatch.setattr(
+        munge_hosts, "read_credential", lambda purpose, text: munge.Credential(text="p", host=_MUNGE_HOST)
+    )
+    hosts, unread = hosts_of_credentials(dict.fromkeys(range(9), ("p", "MUNGE:x:")))
+    assert {node for node, host in hosts.items() if not host} == unread.keys()
+    assert unread.get(0, "") == ("" if num_threads else "this user has no process left for that")
 
 
 @pytest.mark.parametrize(

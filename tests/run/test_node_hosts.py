@@ -113,6 +113,21 @@ def test_hosts_are_asked_for_once_a_process_is_left(monkeypatch: pytest.MonkeyPa
     assert search.end(waits=True) == FoundHosts({0: {"192.0.2.7"}}, {0: "n7"})
 
 
+def test_hosts_that_nobody_could_ask_for_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is not as where there is nobody to ask: the report says so, and munge may know more."""
+
+    def has_no_process(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", has_no_process)
+    search = HostSearch(list, 2)
+    search.begin({0}, {0})
+    assert (search.end(waits=True), search.is_pending) == (None, False)
+    search.begin({0, 1}, {0, 1})
+    assert (search.end(waits=False), search.is_pending) == (None, True)
+    assert search.end(waits=True) == FoundHosts()
+
+
 def test_names_need_no_process_for_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -268,9 +268,8 @@ def _conduct(
 
 def _credential(target: Target, job: Processes, rendezvous: Rendezvous | None, token: str) -> str:
     """Return the credential in which munge passes the token; empty where the environment of the agents has it."""
-    if rendezvous is not None:
-        return "" if rendezvous.token else make_credential("token", token)
-    if target.has_munge is None or not target.has_munge(job):
+    is_without_munge = rendezvous is None and (target.has_munge is None or not target.has_munge(job))
+    if is_without_munge or (rendezvous is not None and rendezvous.token):
         return ""
     try:
         return make_credential("token", token)
@@ -282,14 +281,24 @@ def _credential(target: Target, job: Processes, rendezvous: Rendezvous | None, t
 
 def _compared(server: Server, found: FoundHosts, nodes: int) -> list[Event]:
     """Return the names of the nodes in Slurm, and notes about those that joined from elsewhere."""
-    notes = server.address_notes(found.addresses, hosts_of_credentials(server.credentials))
+    made_at, unread = hosts_of_credentials(server.credentials)
+    notes = server.address_notes(found.addresses, made_at)
     impostors = {node for note in notes for node in note.get("untrusted", ())}
     names = {str(node): name for node, name in found.names.items() if node not in impostors}
     layout = [SlurmNodesEvent(kind="slurm_nodes", names=names)] if names else []
     problem = []
     if found.problem:  # a node can bring that about, so that nobody sees in whose place it joined
         problem = [NoteEvent(kind="note", severity="error", text=found.problem, untrusted=[*range(nodes)])]
-    return [*layout, *problem, *notes]
+    unknown = [NoteEvent(kind="note", severity="info", text=_unread(unread))] if unread else []
+    return [*layout, *problem, *notes, *unknown]
+
+
+def _unread(unread: Mapping[int, str]) -> str:
+    why = next(iter(unread.values()))
+    return (
+        f"what munge says of {all_named('node', [str(node) for node in sorted(unread)])} could not be read ({why}), so"
+        " the credentials do not tell on which hosts they were made"
+    )
 
 
 def _unbound(hosts: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ resolver, which it asks for the name of the host, and nobody needs the answer be
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,24 +19,34 @@ _READ_S = 20.0
 """Time for all of them."""
 
 
-def hosts_of_credentials(credentials: Mapping[int, tuple[str, str]]) -> dict[int, str | None]:
-    """Return the address at which the credential of each node was made.
+def hosts_of_credentials(
+    credentials: Mapping[int, tuple[str, str]],
+) -> tuple[dict[int, str | None], dict[int, str]]:
+    """Return the address at which the credential of each node was made, and why those of nodes could not be read.
 
-    Empty: nothing says that. None: it was made by another user, is damaged, or holds something else than the proof.
+    An address is empty where nothing says it, as for a credential that could not be read, and None where the credential
+    was made by another user, is damaged, or holds something else than the proof.
 
     ``credentials``: the proof of each node, and its credential.
     """
     until = time.monotonic() + _READ_S
+    hosts: dict[int, str | None] = dict.fromkeys(credentials, "")
+    unread = dict.fromkeys(credentials, "this user has no process left for that")
 
-    def host(proof_and_credential: tuple[str, str]) -> str | None:
-        proof, credential = proof_and_credential
+    def read(node: int) -> None:
+        proof, credential = credentials[node]
         if time.monotonic() > until:
-            return ""
+            unread[node] = f"unmunge did not answer for all of them within {_READ_S:.0f} s"
+            return
         try:
-            read = read_credential("proof", credential)
-        except MungeError:
-            return ""
-        return read.host if read is not None and read.text == proof else None
+            found = read_credential("proof", credential)
+        except MungeError as error:
+            unread[node] = str(error)
+            return
+        del unread[node]
+        hosts[node] = found.host if found is not None and found.text == proof else None
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip(credentials, pool.map(host, credentials.values()), strict=True))
+    # Without a process left the pool has no thread, or fewer, and keeps what was not handed to it.
+    with contextlib.suppress(RuntimeError), ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(read, credentials))
+    return hosts, unread

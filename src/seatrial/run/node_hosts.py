@@ -51,6 +51,7 @@ class HostSearch:
         self._found: list[FoundHosts | None] = []
         """The answers so far; a later one has all of an earlier one."""
         self._has_all = False
+        self._are_all_there = False
         self._ran_on: bool | None = None
         """Whether all nodes were still connected when the first answer was there. None: it was not looked at yet."""
         self._thread: threading.Thread | None = None
@@ -62,7 +63,8 @@ class HostSearch:
         """
         if self._found and self._ran_on is None:
             self._ran_on = len(connected) == self._nodes
-        if self._thread is None and len(members) == self._nodes:
+        self._are_all_there = self._have_joined or len(members) == self._nodes
+        if self._thread is None and self._are_all_there:
             thread = threading.Thread(target=self._search, name="hosts", daemon=True)
             with contextlib.suppress(RuntimeError):  # this user has no process left: the next call tries again
                 thread.start()
@@ -72,10 +74,10 @@ class HostSearch:
         """Return what was found, after at most 10 s, or at once.
 
         Names do not wait for addresses. None: not all nodes joined, there is nobody to ask, or, at once, the answer is
-        not there.
+        not there. Where no process was ever left to ask several nodes, nothing is known of them.
         """
         if self._thread is None:
-            return None
+            return FoundHosts() if waits and self._are_all_there and self._nodes > 1 else None
         self._thread.join(_LAST_WAIT_S if waits else 0.0)
         if not self._found and not waits:
             return None
@@ -84,8 +86,8 @@ class HostSearch:
 
     @property
     def is_pending(self) -> bool:
-        """Return whether an answer, the addresses among it, was asked for and is not there."""
-        return self._thread is not None and not self._has_all
+        """Return whether all nodes joined and an answer, the addresses among it, is not there."""
+        return self._are_all_there and not self._has_all
 
     def _search(self) -> None:
         for found in self._answers():
