@@ -63,7 +63,7 @@ class HostSearch:
         """
         if self._found and self._ran_on is None:
             self._ran_on = len(connected) == self._nodes
-        self._are_all_there = self._have_joined or len(members) == self._nodes
+        self._are_all_there = self._are_all_there or len(members) == self._nodes
         if self._thread is None and self._are_all_there:
             thread = threading.Thread(target=self._search, name="hosts", daemon=True)
             with contextlib.suppress(RuntimeError):  # this user has no process left: the next call tries again
