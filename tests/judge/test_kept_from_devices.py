@@ -6,6 +6,7 @@ import pytest
 from event_streams import Stream, on_gpus
 
 from seatrial.evidence.findings import Finding
+from seatrial.judge import kept_from_devices
 from seatrial.judge.blame import blame
 from seatrial.judge.fold import fold
 from seatrial.worker.failures import cause_of
@@ -264,3 +265,23 @@ def test_while_ranks_start_those_that_are_ready_count(message: str, ready: bool)
 def test_a_later_phase_is_told_from_an_earlier_one(phase: str, later: str, is_named: bool) -> None:
     (finding,) = _one(NO_KERNEL, 0, phase=phase, later=later)
     assert finding.culprit.kind == ("node" if is_named else "none")
+
+
+def test_phases_are_compared_once_however_many_ranks_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The errors of 4,095 of 4,096 ranks took minutes: each was compared with the phases of all ranks."""
+    compared = list[tuple[str, str]]()
+    is_later = kept_from_devices._is_later
+
+    def counted(phase: str, than: str) -> bool:
+        compared.append((phase, than))
+        return is_later(phase, than)
+
+    monkeypatch.setattr(kept_from_devices, "_is_later", counted)
+    stream = Stream(32, nodes=4).until("training")
+    for rank in range(1, 32):
+        stream.error(rank, "setup", BUSY, "training/step 3 forward")
+    stream.trouble(*({"rank": rank, "how": "error", "detail": "setup"} for rank in range(1, 32)), waiting=(0,))
+    stream.kill(*range(32))
+    findings = list(blame(fold(on_gpus(stream.close(ranks=False)).events)))
+    assert len(findings) == 4
+    assert len(compared) == len(set(compared))

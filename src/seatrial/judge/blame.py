@@ -133,7 +133,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
         # Of several deaths, those with an unknown exit status are more likely consequences.
         died = {rank: ending for rank, ending in died.items() if ending is not None}
     died = {rank: ending for rank, ending in died.items() if view.node_of(rank) not in view.lost_nodes}
-    follow = {rank for rank in died if view.may_follow(rank)}
+    follow = view.may_follow() & died.keys()
     if follow < died.keys() or any(finding.severity == "fail" for finding in blame_lost_nodes(view)):
         died = {rank: ending for rank, ending in died.items() if rank not in follow}
     phases = {entry.rank: entry.phase for entry in view.of("dead")}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 
 from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.evidence.statistics import VOTING_HOSTS
 from seatrial.judge.step_view import StepView, host_of, in_phase, rank_culprit
-from seatrial.judge.trial import ErrorRecord
+from seatrial.judge.trial import ErrorRecord, Trial
 from seatrial.protocol.own_errors import keeper
 from seatrial.util.text import named_ranks, quoted
 
@@ -54,15 +55,24 @@ def kept_from_devices(view: StepView, errors: Mapping[int, ErrorRecord], waiting
     by_node: dict[str, dict[int, ErrorRecord]] = {}
     for rank, error in sorted(errors.items()):
         by_node.setdefault(_place(view, rank), {})[rank] = error
-    steps = [step for error in errors.values() if (step := view.step(error.step)) is not None]
+    steps = [step for number in {error.step for error in errors.values()} if (step := view.step(number)) is not None]
     asked = {rank for step in steps for rank in step.ranks} or {*view.ranks}
     if asked <= errors.keys() and len({_place(view, rank) for rank in asked}) > 1:
         return [_of_nobody(view, errors, "all nodes are alike", waiting)]
     nodes = {record.place for record in view.trial.ranks.values()}
+    phases = _ranks_by_phase(view)
+    passed = {
+        key: _passed(view, phases, *key) - errors.keys()
+        for key in {(error.step, error.phase) for error in errors.values()}
+    }
     findings, unclear, is_doubted = [], dict[int, ErrorRecord](), False
     for place, of_node in by_node.items():
         kinds = {keeper(error.message) for error in of_node.values()}
-        others = {other for rank, error in of_node.items() for other in _passed(view, rank, error)} - errors.keys()
+        others = {
+            other
+            for rank, error in of_node.items()
+            for other in _comparable(view.trial, rank, error, passed[error.step, error.phase])
+        }
         if _is_word_of_one_host(view, next(iter(of_node)), others):
             others, is_doubted = {other for other in others if _place(view, other) == place}, True
         if kinds <= {*_OF_ALL} and not others and (len(nodes) > 1 or "build" in kinds):
@@ -79,28 +89,37 @@ def kept_from_devices(view: StepView, errors: Mapping[int, ErrorRecord], waiting
     return findings
 
 
-def _passed(view: StepView, rank: int, error: ErrorRecord) -> set[int]:
-    """Return the other ranks that have done, on their devices, what this one could not: it is no fault of all nodes.
+def _passed(view: StepView, phases: Mapping[str, set[int]], number: int | None, phase: str) -> set[int]:
+    """Return the ranks that have done, on their devices, what one could not: it is no fault of all nodes.
 
     Those that were ended before say nothing: the others have a second after the first error.
+
+    Args:
+        view: The generation.
+        phases: Phase -> ranks that were in it.
+        number: The step in which the rank failed.
+        phase: The phase in which it failed.
     """
-    trial, step = view.trial, view.step(error.step)
-    if step is None and error.step is None and not error.phase.startswith("start-up/"):
+    trial, step = view.trial, view.step(number)
+    if step is None and number is None and not phase.startswith("start-up/"):
         step = view.last_step()
     if step is None:
-        passed = {*trial.started, *(other for _, other in trial.pids)}
-    else:
-        alike = (other for other in trial.steps if other.check == step.check and step.stage in (other.stage, "repeat"))
-        passed = {other for done in alike for other in done.done}
-        passed |= {other for other, phase in _phases(view) if _is_later(phase, error.phase)}
-    if keeper(error.message) == "allowed" and (record := trial.ranks.get(rank)) is not None:
-        # The first ranks of a node get a device, however few there are.
-        passed = {
-            other
-            for other in passed & trial.ranks.keys()
-            if trial.ranks[other].local_rank >= record.local_rank and trial.ranks[other].place != record.place
-        }
-    return passed - {rank}
+        return {*trial.started, *(other for _, other in trial.pids)}
+    alike = (other for other in trial.steps if other.check == step.check and step.stage in (other.stage, "repeat"))
+    later = (ranks for other, ranks in phases.items() if _is_later(other, phase))
+    return {other for done in alike for other in done.done}.union(*later)
+
+
+def _comparable(trial: Trial, rank: int, error: ErrorRecord, passed: set[int]) -> set[int]:
+    """Return those of the ranks that ``passed`` whose success says something about the failure of this one."""
+    if keeper(error.message) != "allowed" or (record := trial.ranks.get(rank)) is None:
+        return passed
+    # The first ranks of a node get a device, however few there are.
+    return {
+        other
+        for other in passed & trial.ranks.keys()
+        if trial.ranks[other].local_rank >= record.local_rank and trial.ranks[other].place != record.place
+    }
 
 
 def _is_word_of_one_host(view: StepView, rank: int, others: Iterable[int]) -> bool:
@@ -111,16 +130,19 @@ def _is_word_of_one_host(view: StepView, rank: int, others: Iterable[int]) -> bo
     return len(hosts) == 1 and len({host_of(trial, other) for other in trial.ranks}) >= VOTING_HOSTS
 
 
-def _phases(view: StepView) -> Iterator[tuple[int, str]]:
-    """Yield each rank with each phase that the events of its end have."""
+def _ranks_by_phase(view: StepView) -> dict[str, set[int]]:
+    """Return, for each phase that the events of their ends have, the ranks that were in it."""
+    ranks: dict[str, set[int]] = defaultdict(set)
     for rank, ending in view.exits.items():
-        yield rank, ending.phase
+        ranks[ending.phase].add(rank)
     for rank, error in view.raised.items():
-        yield rank, error.phase
+        ranks[error.phase].add(rank)
     for entry in view.troubles:
         if entry.rank is not None:
-            yield entry.rank, entry.phase
-        yield from entry.waiting
+            ranks[entry.phase].add(entry.rank)
+        for rank, phase in entry.waiting:
+            ranks[phase].add(rank)
+    return ranks
 
 
 def _is_later(phase: str, than: str) -> bool:

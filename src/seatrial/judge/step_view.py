@@ -87,29 +87,36 @@ class StepView:
         """Return the last step of this generation."""
         return next((step for step in reversed(self.trial.steps) if step.generation == self.generation), None)
 
-    def may_follow(self, rank: int) -> bool:
-        """Return whether the crash of a rank may follow from the end of a rank of another host: NCCL may crash when its
-        peer goes.
+    def may_follow(self) -> frozenset[int]:
+        """Return the ranks whose crash may follow from the end of a rank of another host: NCCL may crash when its peer
+        goes.
 
         MPI may end the ranks of all hosts with one that crashed, so there the order is not known.
         """
-        ending = self.died.get(rank)
-        if ending is None or -ending.code not in CRASHES or self.trial.backend == "mpi":
-            return False
-        gone = {other for other in self.ranks if self.node_of(other) in self.lost_nodes}
+        crashed = [
+            rank
+            for rank, end in self.died.items()
+            if end is not None and -end.code in CRASHES and not may_be_device(self.trial, end)
+        ]
+        if not crashed or self.trial.backend == "mpi":
+            return frozenset()
         heard: dict[int | None, int] = {}
         for index, entry in enumerate(self.troubles):
             if entry.how == "dead":
                 heard.setdefault(entry.rank, index)
         never = len(self.troubles)
-        gone |= {
-            other
-            for other, end in self.died.items()
-            # An end that the conductor heard of later came later: agents report the ends of ranks as they happen.
-            if end is not None and self._ended_first(end) and heard.get(other, never) <= heard.get(rank, never)
-        }
-        hosts = {host_of(self.trial, other) for other in gone}
-        return not may_be_device(self.trial, ending) and bool(hosts - {host_of(self.trial, rank)})
+        # An end that the conductor heard of later came later: agents report the ends of ranks as they happen.
+        gone = {host_of(self.trial, rank): -1 for rank in self.ranks if self.node_of(rank) in self.lost_nodes}
+        for rank, end in self.died.items():
+            if end is not None and self._ended_first(end):
+                host = host_of(self.trial, rank)
+                gone[host] = min(gone.get(host, never), heard.get(rank, never))
+        hosts = {rank: host_of(self.trial, rank) for rank in crashed}
+        return frozenset(
+            rank
+            for rank in crashed
+            if any(at <= heard.get(rank, never) for host, at in gone.items() if host != hosts[rank])
+        )
 
     def _ended_first(self, ending: ExitRecord) -> bool:
         """Return whether no crash of a peer ends a rank in this way."""
