@@ -20,6 +20,8 @@ Lie = Callable[[bytes], bytes]
 _BEFORE_A_PORT = struct.pack("=QH", 136, socket.AF_INET)
 """The length of an address of Gloo, and its family."""
 _CLOSED = struct.pack("!H", 9)
+_NO_LONGER = b"\0"
+"""The answer to a rank that waits for a key, once there is one."""
 
 
 def false_port(answer: bytes) -> bytes:
@@ -33,7 +35,7 @@ def late_once(seconds: float) -> Lie:
     seen = list[bytes]()
 
     def lie(answer: bytes) -> bytes:
-        if b"go" in answer and not seen:
+        if answer == _NO_LONGER and not seen:
             seen.append(answer)
             time.sleep(seconds)
         return answer

@@ -86,7 +86,7 @@ def test_a_rank_tells_how_few_rounds_others_let_it_do(monkeypatch: pytest.Monkey
     store = torch.distributed.HashStore()
     both: dict[str, Any] = {"check": "training", "world_size": 2, "ranks": (0, 1), "store": store, "timeout_s": 600.0}
     context = FakeContext(**both, group_rank=1)
-    store.set("training/measure/round 1", "00")
+    store.add("step -1/round 1", 0)
     assert run(Clock(monkeypatch), context, 25.0, minutes=2.0, together=True) == (1, [1])
     assert rounds_of(context) == {"number": 1, "seconds": 25.0, "fits": True}
 

@@ -15,7 +15,7 @@ from checks.fake_context import FakeContext
 
 from seatrial.rank import groups
 from seatrial.rank.gloo_store import GlooStore
-from seatrial.rank.meeting import MeetingError
+from seatrial.rank.meeting import MeetingError, among_others
 from seatrial.worker.failures import cause_of
 
 ADDRESS = struct.pack("=Q2sQ136s2q", 2, b"vm", 136, bytes(136), 1, 2)
@@ -116,8 +116,8 @@ def test_a_false_length_is_of_the_fabric(port: int, length: int, alone: str, is_
     """It ends as ValueError, or as MemoryError: among ranks of one node that is a lack of memory of theirs."""
     context = FakeContext(check="links", rank=1, world_size=2, local_world_size=2 if is_alone else 1)
     context.store = dist.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=20))
-    with pytest.raises((MeetingError, MemoryError)) as raised:
-        groups.wait_for_key(context, f"x/{length}")
+    with pytest.raises((MeetingError, MemoryError)) as raised, among_others(context):
+        context.store.get(f"x/{length}")  # as torch does where it forms a group
     assert cause_of(raised.value) == (alone if is_alone else "fabric")
 
 
@@ -128,7 +128,7 @@ class _RaisingStore:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def get(self, key: str) -> bytes:
+    def check(self, keys: list[str]) -> bool:
         raise self._error
 
 
@@ -159,7 +159,7 @@ class _RaisingStore:
 def test_errors_out_of_meeting_are_of_the_fabric(error: Exception, cause: str) -> None:
     store: Any = _RaisingStore(error)
     with pytest.raises(type(error) if isinstance(error, dist.DistError) else Exception) as raised:
-        groups.wait_for_key(FakeContext(check="links", world_size=2, store=store), "x")
+        groups.has_key(FakeContext(check="links", world_size=2, store=store), "x")
     assert cause_of(raised.value) == cause
 
 
@@ -175,5 +175,5 @@ def test_whoever_connects_may_have_taken_what_a_host_lacks(last: str, alone: str
     store: Any = _RaisingStore(dist.DistBackendError(_NCCL + last))
     context = FakeContext(check="links", world_size=2, local_world_size=2 if is_alone else 1, store=store)
     with pytest.raises(RuntimeError, match=last) as raised:
-        groups.wait_for_key(context, "x")
+        groups.has_key(context, "x")
     assert cause_of(raised.value) == (alone if is_alone else "fabric")

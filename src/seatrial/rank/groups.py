@@ -140,28 +140,29 @@ def how_unreachable(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def wait_for_key(context: Context, key: str) -> bytes:
-    """Return the value of a key that another rank sets. A stack that ends in this file is that of a rank that waits."""
-    with among_others(context):
-        return bytes(_opened(context).get(key))
+# A rank that ends after its group has formed is named. Another rank keeps the store, and torch takes as much memory as
+# its answer to ``get`` claims. So ranks read only answers of a fixed size here: to ``wait``, ``add`` and ``check``.
+# A stack that ends in this file is that of a rank that waits, also where the store keeps back its answer.
 
 
-def set_key(context: Context, key: str, value: str) -> None:
-    """Set a key. The store is another rank's, and may keep back its answer: who waits for it stands here, too."""
+def wait_for_number(context: Context, key: str) -> int:
+    """Return the number under a key, as soon as another rank has added one."""
     with among_others(context):
-        _opened(context).set(key, value)
+        store = _opened(context)
+        store.wait([key])
+        return int(store.add(key, 0))
+
+
+def add_to_key(context: Context, key: str, number: int = 1) -> int:
+    """Add to the number under the key, and return the sum. A key that is not there has 0."""
+    with among_others(context):
+        return int(_opened(context).add(key, number))
 
 
 def has_key(context: Context, key: str) -> bool:
-    """Return whether a rank has set the key."""
+    """Return whether a rank has added to the key."""
     with among_others(context):
         return bool(_opened(context).check([key]))
-
-
-def add_to_key(context: Context, key: str) -> int:
-    """Count one more under the key, and return the sum."""
-    with among_others(context):
-        return int(_opened(context).add(key, 1))
 
 
 def _opened(context: Context) -> dist.TCPStore:

@@ -47,6 +47,8 @@ _LATE = 0.8
 """The share of ``Params.pair_timeout_s`` from which on a peer may have given up a rank that came late."""
 _BUDGET = 0.5
 """The share of a round's time after which no turn begins; the rest is for a last turn in which all pairs fail."""
+_TURN, _NO_TURN = 1, 2
+"""The word of the rank that comes last: the turn begins, or the round has no time left for it."""
 _LONGEST_REASON = 200
 """Characters of a reason."""
 _MOST_REPORTED = 4
@@ -265,7 +267,7 @@ class _RoundOnFabric:
         except UnmetError as error:
             failed = unmet = _first_line(error)
         if failed:
-            groups.set_key(self._context, broken, "")
+            groups.add_to_key(self._context, broken)
             self._context.fact("unmet" if unmet else "failed", {"reason": unmet or failed})
         for step, pairs in enumerate(steps):
             if not self._begin_turn(step, group):
@@ -287,7 +289,7 @@ class _RoundOnFabric:
                     # The store may hide that the group is broken, and one failure closes all connections of this rank.
                     failed = _first_line(error)
                     unmet = failed if isinstance(error, UnmetError) else self._late(late_s, failed)
-                    groups.set_key(self._context, broken, "")
+                    groups.add_to_key(self._context, broken)
                     self._context.fact("unmet" if unmet else "failed", {"peer": peer, "reason": unmet or failed})
         self._close_group()
         limit = MAX_RESENT + median(list(self._resent.values())) if self._resent else 0.0
@@ -437,8 +439,8 @@ class _RoundOnFabric:
         self._context.phase(f"{self._request['fabric']} turn {turn}")
         name = f"{self._name}/{min(members)}/turn {turn}"
         if groups.add_to_key(self._context, name) == len(members):
-            groups.set_key(self._context, f"{name}/all", "late" if time.monotonic() > self._last_start else "go")
-        return groups.wait_for_key(self._context, f"{name}/all") == b"go"
+            groups.add_to_key(self._context, f"{name}/all", _NO_TURN if time.monotonic() > self._last_start else _TURN)
+        return groups.wait_for_number(self._context, f"{name}/all") == _TURN
 
     def _begin_transfers(self, turn: int) -> None:
         """Say that this rank connects no more in this turn; all ranks do, since all pass the same phases."""

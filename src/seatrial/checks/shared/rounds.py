@@ -17,6 +17,8 @@ _MARGIN = 3
 """Times that a round may take the length of another one."""
 _RECENT = 15
 """Rounds whose median says how long the next one takes."""
+_AGAIN, _DUE = 1, 2
+"""The bits of a decision: to go on, and to report."""
 
 
 def timed_rounds(
@@ -71,8 +73,8 @@ def _wait_for_others_to_agree(context: Context, number: int, *, again: bool, due
     The judge of hangs knows by the name of this function, in a stack, that a rank waits here for others.
     """
     context.phase("agree on another round")
-    key = f"{context.check}/{context.stage}/round {number}"
+    key = f"step {context.step}/round {number}"
     if context.group_rank == 0:
-        groups.set_key(context, key, f"{again:d}{due:d}")
-    decision = groups.wait_for_key(context, key)
-    return decision[:1] == b"1", decision[1:] == b"1"
+        groups.add_to_key(context, key, again * _AGAIN + due * _DUE)
+    decision = groups.wait_for_number(context, key)
+    return bool(decision & _AGAIN), bool(decision & _DUE)
