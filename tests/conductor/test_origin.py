@@ -87,6 +87,16 @@ def test_an_event_has_a_number_and_a_time(field: dict[str, Any]) -> None:
         _receive({**_EVENT, "src": "node1", **field})
 
 
+@pytest.mark.parametrize("kind", ["exit", "result"])
+def test_an_exit_code_is_one_that_the_system_has(kind: str) -> None:
+    """The outcome of a program has the largest one: no decoder takes an integer of any size."""
+    for code in (0, 1, 255, -9, 2**31 - 1, -(2**31)):
+        _receive({**_EVENT, "src": "rank2.0", "kind": kind, "gen": 0, "rank": 2, "code": code})
+    for wrong in (1e308, 1.0, True, "1", None, 2**31, -(2**31) - 1, 10**300):
+        with pytest.raises(ValueError, match="code"):
+            _receive({**_EVENT, "src": "rank2.0", "kind": kind, "gen": 0, "rank": 2, "code": wrong})
+
+
 def test_the_kinds_of_the_controller_are_those_of_its_types() -> None:
     says = {
         get_args(get_type_hints(event)["kind"])[0]: (event.__doc__ or "").rpartition("(")[2]
@@ -114,7 +124,9 @@ def test_the_numbers_of_a_source_rise(number: int, is_refused: bool) -> None:
         assert numbers["node1"] == number
 
 
-@pytest.mark.parametrize("wrong", [{"rank": "x"}, {"rank": []}, {"t": "x"}, {"last_lines": 3}, {"kind": "error"}])
+@pytest.mark.parametrize(
+    "wrong", [{"rank": "x"}, {"rank": []}, {"t": "x"}, {"code": 1e308}, {"last_lines": 3}, {"kind": "error"}]
+)
 @pytest.mark.parametrize("comes_first", [True, False])
 def test_a_malformed_event_has_a_number_too(wrong: dict[str, Any], comes_first: bool) -> None:
     """It is recorded, and the report believes neither of two events with one number."""

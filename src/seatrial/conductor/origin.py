@@ -73,11 +73,13 @@ def take_number(message: Mapping[str, Any], numbers: dict[str, int]) -> None:
 
 
 def validate_form(message: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError for a rank, number or time that is none."""
+    """Raise TypeError or ValueError for a rank, number, time or exit code that is none."""
     for rank in _ranks(message):
         int(rank)
     if _is_event(message):
         fields.whole(message, "seq"), fields.number(message, "t", time=True)
+        if "code" in message:
+            fields.exit_code(message)
 
 
 def _is_event(message: Mapping[str, Any]) -> bool:

@@ -229,7 +229,7 @@ class ProgramConductor(BaseConductor):
                 pass
 
     def _receive_result(self, rank: int, event: ResultEvent, now: float) -> None:
-        code = int(event["code"])
+        code = event["code"]
         if not isinstance(event["lines"], list):
             raise TypeError(f"the lines of the result of rank {rank} are no list")
         had_most, is_first = self._most_finished(), not self._results
@@ -256,7 +256,7 @@ class ProgramConductor(BaseConductor):
         self._stacks[rank] = {**event, "text": text, "state": brief(event["state"]), "wchan": brief(event["wchan"])}
 
     def _receive_exit(self, rank: int, event: ExitEvent, now: float) -> None:
-        code, is_oom, phase = int(event["code"]), "oom_limit_bytes" in event, brief(event["phase"])
+        code, is_oom, phase = event["code"], "oom_limit_bytes" in event, brief(event["phase"])
         said = last_lines(event)
         self._exits[rank] = ended = Exit(
             rank=rank,

@@ -299,9 +299,9 @@ class Reader:
         generation, rank = fields.generation(event), fields.whole(event, "rank")
         self._require_rank(generation, rank, node)
         if kind == "exit":
-            code, last_lines = fields.integer(event, "code"), fields.texts(event, "last_lines")
-            if code is None or (generation, rank) in self.exits:
-                raise DamageError("code" if code is None else "sent twice")
+            code, last_lines = fields.exit_code(event), fields.texts(event, "last_lines")
+            if (generation, rank) in self.exits:
+                raise DamageError("sent twice")
             self.exits[generation, rank] = ExitRecord(
                 generation=generation,
                 rank=rank,

@@ -16,6 +16,8 @@ _DEEPEST = 32
 """Nesting of a value: deeper than any of ours, and far from the recursion limit of the JSON encoder."""
 MOST_GENERATIONS = 16
 """A trial has three generations. A larger number is damage: some of what is judged costs time for each generation."""
+_MOST_CODE = 2**31
+"""The system has no exit code beyond it, and no number of a signal."""
 _MOST_BITS = 64
 """The bits of an integer in a value: no counter has more, and sums of larger ones are no floats any more."""
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -47,6 +49,14 @@ def integer(event: Mapping[str, Any], key: str) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63):
         return value
     raise DamageError(key)
+
+
+def exit_code(event: Mapping[str, Any]) -> int:
+    """Return the required exit code of a rank; negative: the number of a signal."""
+    value = integer(event, "code")
+    if value is None or not -_MOST_CODE <= value < _MOST_CODE:
+        raise DamageError("code")
+    return value
 
 
 def integers(event: Mapping[str, Any], key: str) -> tuple[int, ...]:
