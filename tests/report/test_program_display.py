@@ -34,15 +34,27 @@ def test_lines_of_ranks_and_notes_are_escaped() -> None:
     assert progress.endswith("s] epoch 1/1, step 5/10, loss 0.5000")
 
 
-def test_a_note_of_an_agent_is_no_sentence_of_the_controller() -> None:
+def test_a_note_of_a_node_or_rank_is_no_sentence_of_the_controller() -> None:
     errors = io.StringIO()
     display = ProgramDisplay(None, errors, prefix=False)
     display.on_event({"kind": "note", "src": "node2", "text": "node 0 (a) was lost"})
+    display.on_event({"kind": "note", "src": "rank7.0", "text": "node 0 (a) was lost"})
     display.on_event({"kind": "note", "src": "conductor", "text": "node 1 (b) was lost"})
     display.close()
-    first, second = errors.getvalue().splitlines()
+    first, second, third = errors.getvalue().splitlines()
     assert first.endswith('s] node 2 says: "node 0 (a) was lost"')
-    assert second.endswith("s] node 1 (b) was lost")
+    assert second.endswith('s] rank 7 says: "node 0 (a) was lost"')
+    assert third.endswith("s] node 1 (b) was lost")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_character_that_cannot_be_printed_hides_no_other_output(encoding: str) -> None:
+    raw = io.BytesIO()
+    display = ProgramDisplay(io.TextIOWrapper(raw, encoding, "strict", write_through=True), None, prefix=True)
+    for rank, line in enumerate(["step 1", "5 \u20ac", "step 2"]):
+        display.on_message({"kind": "output", "rank": rank, "lines": [line], "left_out": 0})
+    display.close()
+    assert raw.getvalue().decode().splitlines() == ["[rank 0] step 1", "[rank 1] 5 \\u20ac", "[rank 2] step 2"]
 
 
 def test_a_gap_promises_no_file_that_is_not_kept() -> None:

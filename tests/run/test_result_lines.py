@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ def test_a_result_without_lines_ends_nothing(
     events = [{"kind": "result", "gen": 0, "rank": 0, "code": 0, **said}, _OUTCOME]
     assert _exit_code(events, tmp_path, {}, {}) == 0
     assert capsys.readouterr().out == printed
+
+
+def test_a_line_that_cannot_be_printed_hides_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "latin-1", "strict"))
+    result = {"kind": "result", "gen": 0, "rank": 0, "code": 0, "lines": ["one", "checkpoint: /\u20ac", "two"]}
+    assert _exit_code([result, _OUTCOME], tmp_path, {}, {}) == 0
+    assert raw.getvalue().decode() == "one\ncheckpoint: /\\u20ac\ntwo\n"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from seatrial.agent.last_output import shown as cut_line
 from seatrial.conductor.script_stacks import kernel_function, main_thread_frames
 from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
+from seatrial.report.program_ending import speaker
 from seatrial.training.progress_lines import progress_words
-from seatrial.util.streams import begin_live_line, end_live_line
+from seatrial.util.streams import begin_live_line, end_live_line, write_text
 from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import as_name, printable, printable_in_color, quoted
 
@@ -40,7 +41,7 @@ _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):"
 _MAX_HOST_CHARS = 253
 """The longest name that a host can have in DNS."""
 _NODE = re.compile(r"node([0-9]+)")
-"""The source of an agent's events: what it says is no sentence of the controller."""
+"""The source of an agent's events."""
 _HELD_S = 3.0
 """A traceback may be that of a rank which only lost another one, and news of that one's end may take so long."""
 _MAX_HELD = 200
@@ -117,8 +118,8 @@ class ProgramDisplay:
         self._show_places()
         if kind == "note":
             self._where_left = _MAX_WHERE
-            text, node = str(event.get("text", "")), _NODE.fullmatch(str(event.get("src")))
-            self._say(f"node {node[1]} says: {quoted(text)}" if node else text)
+            text, source = str(event.get("text", "")), speaker(event)
+            self._say(f"{source} says: {quoted(text)}" if source else text)
         elif kind == "node" and _NODE.fullmatch(str(event.get("src"))):
             host = str(event.get("hostname", ""))[:_MAX_HOST_CHARS]
             self._hosts.setdefault(str(event["src"]), host and as_name(host))
@@ -309,9 +310,9 @@ class ProgramDisplay:
             if self._bar is not None and stream.isatty():
                 self._bar.print(text)
             else:
-                stream.write(text)
+                write_text(stream, text)
                 stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # a closed file is a ValueError
             if stream is self._output:
                 self._output = None
             else:

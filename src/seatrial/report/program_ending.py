@@ -16,8 +16,8 @@ from seatrial.util.text import format_seconds, named_ranks, printable
 LOGS = "logs"
 """Source of the notes about output that is missing."""
 _MOST_LINES, _MOST_NOTES = 40, 20
-_OF_AGENT = re.compile(r"(node|rank)[0-9]")
-"""Begins the source of what a node says: how a run ended, the controller says."""
+_OF_AGENT = re.compile(r"(node|rank)([0-9]+)")
+"""Begins the source of what a node says."""
 _HOWS = ("ended", "failed", "refused", "absent", "interrupted")
 
 
@@ -85,6 +85,12 @@ def lines(end: Ending) -> Iterator[tuple[str, bool]]:
     yield f"{'Error' if end.is_error else 'seatrial'}: {end.sentence}", False
 
 
+def speaker(event: dict[str, Any]) -> str:
+    """Return the node or the rank whose words an event has, such as ``rank 3``; empty: they are the controller's."""
+    found = _OF_AGENT.match(str(event.get("src")))
+    return f"{found[1]} {found[2]}" if found else ""
+
+
 def output_heading(rank: int | None, which: str = "") -> str:
     """Return the line above the last output of a rank. ``which``: a clause about the rank."""
     return f"seatrial: the last output of {'the rank' if rank is None else f'rank {rank}'}{which}:"
@@ -111,7 +117,7 @@ def _sentence(events: Sequence[dict[str, Any]], outcome: dict[str, Any], folder:
 
 def _good_end(events: Sequence[dict[str, Any]], outcome: dict[str, Any]) -> str:
     """Return in words that all processes exited with 0, and how long that took since they were started."""
-    started = next((event for event in events if event.get("kind") == "generation" and _is_controllers(event)), {})
+    started = next((event for event in events if event.get("kind") == "generation" and not speaker(event)), {})
     ranks, begin, end = started.get("ranks"), started.get("t"), outcome.get("t")
     if outcome.get("code") != 0 or not isinstance(ranks, list):
         return ""
@@ -160,11 +166,7 @@ def _lacks_output(events: Sequence[dict[str, Any]]) -> bool:
 
 def _last(events: Sequence[dict[str, Any]], kind: str) -> dict[str, Any] | None:
     """Return the last event of a kind that the controller wrote."""
-    return next((event for event in reversed(events) if event.get("kind") == kind and _is_controllers(event)), None)
-
-
-def _is_controllers(event: dict[str, Any]) -> bool:
-    return not _OF_AGENT.match(str(event.get("src")))
+    return next((event for event in reversed(events) if event.get("kind") == kind and not speaker(event)), None)
 
 
 def _lines(value: object) -> tuple[str, ...]:

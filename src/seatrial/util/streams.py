@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from typing import IO
 
 from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import printable
@@ -72,6 +73,17 @@ def write_line(line: str) -> None:
     """
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
+
+
+def write_text(stream: IO[str], text: str) -> None:
+    """Write text, with an escape for each character that the encoding of the stream lacks: ``\\u20ac``.
+
+    Raises OSError where nobody reads it any more, and ValueError for a stream that is closed.
+    """
+    try:
+        stream.write(text)
+    except UnicodeEncodeError as error:
+        stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
 
 def flush_or_drop() -> None:
