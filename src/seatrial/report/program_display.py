@@ -18,7 +18,7 @@ from seatrial.protocol.commands import Output, TrainingProgress
 from seatrial.report.live import live
 from seatrial.report.program_ending import speaker
 from seatrial.training.progress_lines import progress_words
-from seatrial.util.streams import begin_live_line, end_live_line, write_text
+from seatrial.util.streams import begin_live_line, end_live_line, print_text
 from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import as_name, printable, printable_in_color, quoted
 
@@ -310,7 +310,7 @@ class ProgramDisplay:
             if self._bar is not None and stream.isatty():
                 self._bar.print(text)
             else:
-                write_text(stream, text)
+                print_text(stream, text)
                 stream.flush()
         except (OSError, ValueError):  # a closed file is a ValueError
             if stream is self._output:

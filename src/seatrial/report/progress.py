@@ -10,7 +10,7 @@ from functools import partial
 from typing import IO, Any, cast
 
 from seatrial.report.live import live
-from seatrial.util.streams import begin_live_line, end_live_line, write_text
+from seatrial.util.streams import begin_live_line, end_live_line, print_text
 from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import format_seconds, in_label, printable
 
@@ -37,7 +37,7 @@ class _Forgiving:
     def write(self, text: str) -> int:
         try:
             if self._stream is not None:
-                write_text(self._stream, text)
+                print_text(self._stream, text)
         except (OSError, ValueError):
             self._stream = None
         return len(text)

@@ -16,7 +16,7 @@ from seatrial.targets.command import shell_line, shell_quote
 from seatrial.targets.job import ProgramJob
 from seatrial.targets.option import Option, is_given
 from seatrial.targets.registry import TARGETS, dry_run_lines
-from seatrial.util.streams import print_status, print_status_lines, write_text
+from seatrial.util.streams import print_status, print_status_lines, print_text
 from seatrial.util.text import printable
 
 if TYPE_CHECKING:
@@ -200,5 +200,5 @@ def _print_output(texts: Iterable[str]) -> None:
     # The exit code stays the same, whether standard output can be written or not.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         for text in texts:
-            write_text(sys.stdout, f"{text}\n")
+            print_text(sys.stdout, f"{text}\n")
             sys.stdout.flush()

@@ -75,7 +75,7 @@ def write_line(line: str) -> None:
     sys.stderr.flush()
 
 
-def write_text(stream: IO[str], text: str) -> None:
+def print_text(stream: IO[str], text: str) -> None:
     """Write text, with an escape for each character that the encoding of the stream lacks: ``\\u20ac``.
 
     Raises OSError where nobody reads it any more, and ValueError for a stream that is closed.

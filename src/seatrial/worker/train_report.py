@@ -19,7 +19,7 @@ from seatrial.protocol.wire import encode
 from seatrial.rank.device import Device
 from seatrial.rank.faults import parse_fault, strike
 from seatrial.training.progress_lines import progress_words, result_lines, resumed_words
-from seatrial.util.streams import write_line, write_text
+from seatrial.util.streams import print_text, write_line
 from seatrial.worker.train_log import EpochLog
 from seatrial.worker.train_spec import TrainSpec
 
@@ -227,7 +227,7 @@ class TrainReporter:
                     f"rank {self.rank} of {self._world_size} reports NaN or Inf in its own {nonfinite['what']}"
                 )
             # One write call, as for each line of a rank.
-            write_text(sys.stdout, "".join(f"{line}\n" for line in lines))
+            print_text(sys.stdout, "".join(f"{line}\n" for line in lines))
             sys.stdout.flush()
         if self._log is not None:
             self._log.close()
