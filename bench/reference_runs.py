@@ -126,7 +126,7 @@ def _work(rank: int, processes: int, port: int, params: Params, ranks: int, seed
     for seed in seeds:
         recipe, key = recipe_for(replace(params, seed=seed), ranks)
         started = time.perf_counter()
-        outcome = train(recipe, device=torch.device("cpu"), group=group, phase=lambda label: None)
+        outcome = train(recipe, recipe.data(), device=torch.device("cpu"), group=group, phase=lambda label: None)
         row = {
             "key": key,
             "seed": seed,

@@ -132,10 +132,10 @@ def _seatrial(setting: Setting) -> Callable[[], Round]:
         assert group is not None
         outcome = train(
             recipe,
+            recipe.data(setting.folder),
             device=torch.device("cpu"),
             group=group,
             phase=phases.write,
-            data_dir=setting.folder,
             callbacks=stopwatch,
         )
         return Round(

@@ -527,7 +527,7 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
 def on_3_ranks(rank: int, folder: str) -> list[FakeContext]:
     import torch.distributed as dist
 
-    contexts = []
+    contexts, kept = [], dict[str, Any]()
     for number, (params, stage) in enumerate(
         [(SMOKE, "measure"), (SMOKE, "repeat"), (replace(SMOKE, duration_s=0.01), "measure")]
     ):
@@ -540,9 +540,10 @@ def on_3_ranks(rank: int, folder: str) -> list[FakeContext]:
             group=dist.group.WORLD if stage == "measure" else None,
             store=dist.FileStore(f"{folder}.store{number}", 3),
             stage=stage,
+            kept=kept,
         )
         CHECK.measure(context, params)
-        context.group = context.store = None
+        context.group, context.store, context.kept = None, None, {}
         contexts.append(context)
     return contexts
 

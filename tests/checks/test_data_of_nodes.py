@@ -14,7 +14,7 @@ from checks.simulated_training import SMOKE, trained
 from training.rank_processes import run_jobs
 from training.small_files import write_mnist
 
-from seatrial.checks.training.data_files import data_is_ready
+from seatrial.checks.training.data_files import compared_data
 from seatrial.checks.training.judge import judge
 from seatrial.checks.training.params import Params
 from seatrial.errors import RequestError
@@ -151,6 +151,35 @@ def test_the_only_host_with_data_is_in_the_sentence(able: int, words: str) -> No
     assert "by its word alone" in finding.what
 
 
+def with_second_rank(num_nodes: int, *odd: int, places: Places) -> Evidence:
+    """The second rank of these nodes has read other content than the first ones, in files with these places."""
+    evidence = with_places(num_nodes, dict.fromkeys(range(num_nodes), places))
+    value = {"fault": "", "digest": "bb" * 32, "places": places}
+    facts = (Fact(check="training", name="data", value=value, rank=2 * node + 1) for node in odd)
+    return replace(evidence, facts=(*evidence.facts, *facts))
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_ranks_of_one_node_with_different_data_are_found(num_nodes: int) -> None:
+    own = ["boot 8:1 2"] if num_nodes == 1 else None
+    (finding,) = judge(with_second_rank(num_nodes, num_nodes - 1, places=own), SMOKE).findings
+    assert finding.severity == "fail"
+    assert finding.evidence[-1] == f"node-{num_nodes - 1}: {'aa' * 8}, {'bb' * 8}"
+    if num_nodes == 1:
+        assert finding.what == "ranks of node-0 have different training data, and no content has a majority"
+        assert finding.culprit.name == "node node-0"
+    else:
+        assert finding.what == "node-2 has other training data than 2 other nodes"
+        # It is a folder of several nodes.
+        assert (finding.culprit.kind, finding.culprit.ranks) == ("none", ())
+
+
+def test_nodes_whose_ranks_all_differ_alike_are_no_pass() -> None:
+    (finding,) = judge(with_second_rank(2, 0, 1, places=None), SMOKE).findings
+    assert (finding.severity, finding.culprit.kind) == ("fail", "none")
+    assert finding.what.startswith("ranks of node-0, node-1 have different training data")
+
+
 @pytest.mark.parametrize("num_nodes", [1, 2, 3, 8])
 def test_data_that_no_node_has_are_nobodys_fault(num_nodes: int) -> None:
     faults = {f"node{node}": (f"mnist is not in /data on node-{node}", "") for node in range(num_nodes)}
@@ -233,7 +262,7 @@ def read_data(rank: int, folders: list[str], local_ranks: list[int]) -> tuple[An
     )
     params = Params(workload="mnist", data=folders[rank], max_steps=2, global_batch_size=8)
     try:
-        ready: Any = data_is_ready(context, params)
+        ready: Any = compared_data(context, params) is not None
     except RequestError as error:
         ready = str(error)
     return ready, [fact.value for fact in context.facts]
@@ -283,4 +312,6 @@ def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
     # A batch of 8 is too large for them, which is a wrong request and no fault of their files.
     assert [ready for ready, _ in results["few"]] == [True] * 3
     assert all(not fact["fault"] for _, (fact,) in results["few"])
-    assert [len(facts) for _, facts in results["second rank"]] == [1, 0, 1]
+    assert [ready for ready, _ in results["second rank"]] == [False] * 3
+    first, second, third = (fact["digest"] for _, (fact,) in results["second rank"])
+    assert first == third != second

@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def _computed(recipe: Recipe = RECIPE, local_count: int = 8, device: torch.device = CPU) -> OneBatch:
-    return compute_one_batch(recipe, device=device, local_count=local_count)
+    return compute_one_batch(recipe, recipe.data(), device=device, local_count=local_count)
 
 
 def test_the_batch_comes_from_the_recipe_alone() -> None:

@@ -65,7 +65,7 @@ def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
         with pytest.MonkeyPatch.context() as patch:
             if group is world:
                 patch.setattr(Batches, "test", recording)
-            outcome = trainer.train(UNTRAINED, device=CPU, group=group, phase=lambda label: None)
+            outcome = trainer.train(UNTRAINED, UNTRAINED.data(), device=CPU, group=group, phase=lambda label: None)
         results["untrained"][size] = (outcome.counts.num_correct, outcome.counts.num_evaluated)
     if len(sizes) > 3:
         return results
@@ -73,6 +73,7 @@ def _rank(rank: int, sizes: tuple[int, ...]) -> dict[str, Any]:
     callbacks = RecordingCallbacks()
     trainer.train(
         replace(UNTRAINED, max_steps=None, epochs=3),
+        UNTRAINED.data(),
         device=CPU,
         group=world,
         phase=lambda label: None,
@@ -99,8 +100,10 @@ def _statistics(world: dist.ProcessGroup) -> dict[str, Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "build_model", build_and_keep)
-        outcome = trainer.train(NORMED, device=CPU, group=world, phase=lambda label: None, callbacks=Peeking())
-    workload = NORMED.data()
+        workload = NORMED.data()
+        outcome = trainer.train(
+            NORMED, workload, device=CPU, group=world, phase=lambda label: None, callbacks=Peeking()
+        )
     data = workload.load()
     with torch.inference_mode():
         scores = nets[0].eval()((data.test_images.float() - workload.mean) / workload.std)
@@ -126,6 +129,7 @@ def _poisoned_parameters(world: dist.ProcessGroup) -> dict[str, Any]:
         patch.setattr(trainer, "make_optimizer", lambda recipe, parameters, device: SpoilingOptimizer(parameters))
         outcome = trainer.train(
             replace(POISONED, max_steps=1),
+            POISONED.data(),
             device=CPU,
             group=world,
             phase=lambda label: None,

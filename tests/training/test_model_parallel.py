@@ -115,6 +115,7 @@ def _run(recipe: Recipe, folder: Path, *, stop_after: int = -1) -> Outcome:
         patch.setattr(sync_points, "MOST_STEPS", 1)  # so that it may stop after any step
         return train(
             recipe,
+            recipe.data(),
             device=CPU,
             group=group,
             phase=lambda _: None,

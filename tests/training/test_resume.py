@@ -71,14 +71,16 @@ def _store(folder: str, group: dist.ProcessGroup) -> Any:
     return CheckpointFolder(folder) if group.rank() == 0 else UntouchableStore()
 
 
+def _training(recipe: Recipe, group: dist.ProcessGroup) -> partial[Outcome]:
+    return partial(trainer.train, recipe, recipe.data(), device=CPU, group=group, phase=lambda label: None)
+
+
 def _train(recipe: Recipe, group: dist.ProcessGroup, folder: str | None, stop_at: int | None, **saving: Any) -> Any:
     callbacks = RecordingCallbacks(stop_at)
     store = _store(folder, group) if folder else None
     checkpoints = Checkpointing(store=store, **saving) if store is not None else None
     try:
-        outcome = trainer.train(
-            recipe, device=CPU, group=group, phase=lambda label: None, checkpoints=checkpoints, callbacks=callbacks
-        )
+        outcome = _training(recipe, group)(checkpoints=checkpoints, callbacks=callbacks)
     finally:
         if isinstance(store, CheckpointFolder):
             store.close()
@@ -201,9 +203,7 @@ def _other_world(rank: int, folder: str, patch: pytest.MonkeyPatch) -> dict[str,
     other_world["never"] = str(refused_never.value)
     store: Any = FullDiskStore() if rank == 0 else UntouchableStore()
     with pytest.raises((SeatrialError, OSError)) as full:
-        trainer.train(
-            TINY, device=CPU, group=groups[3], phase=lambda label: None, checkpoints=Checkpointing(store=store)
-        )
+        _training(TINY, groups[3])(checkpoints=Checkpointing(store=store))
     other_world["full disk"] = str(full.value)
     longer, _ = _train(replace(recipe, epochs=3, lr=0.01), groups[3], folder, None)
     other_world["longer"] = (longer.first_step, longer.step, longer.notes)
@@ -289,17 +289,14 @@ def test_a_position_counts_samples_of_its_epoch() -> None:
 def _planted(change: Callable[[dict[str, Any]], object], alone: dist.ProcessGroup, folder: Path) -> str:
     """Resume from a checkpoint with another content, under its own digest; return the refusal."""
     with CheckpointFolder(folder) as store:
-        trainer.train(
-            PLANTED, device=CPU, group=alone, phase=lambda label: None, checkpoints=Checkpointing(store=store)
-        )
+        training = _training(PLANTED, alone)
+        training(checkpoints=Checkpointing(store=store))
         saved = store.newest()
         assert saved is not None
         change(saved[1])
         store.save(21, saved[1])
         with pytest.raises(RequestError) as refused:
-            trainer.train(
-                PLANTED, device=CPU, group=alone, phase=lambda label: None, checkpoints=Checkpointing(store=store)
-            )
+            training(checkpoints=Checkpointing(store=store))
     return str(refused.value)
 
 
@@ -368,21 +365,21 @@ def test_a_planted_checkpoint_is_refused_with_its_name(
 
 def test_words_of_a_planted_checkpoint_are_in_quotes_and_short(alone: dist.ProcessGroup, tmp_path: Path) -> None:
     with CheckpointFolder(tmp_path) as store:
-        training = partial(trainer.train, device=CPU, group=alone, phase=lambda label: None)
-        training(PLANTED, checkpoints=Checkpointing(store=store))
+        training = _training(PLANTED, alone)
+        training(checkpoints=Checkpointing(store=store))
         saved = store.newest()
         assert saved is not None
         state = saved[1]
         state["made_by"] = "\x1b[2Jseatrial: PASS\n" * 1_000
         store.save(saved[0], state)
-        [note] = training(PLANTED, checkpoints=Checkpointing(store=store)).notes
+        [note] = training(checkpoints=Checkpointing(store=store)).notes
         assert note.startswith(r"it was saved by '\x1b[2Jseatrial: PASS\n")
         assert note.isprintable()
         assert len(note) < 300
         state["recipe"] |= {f"\x1b{number}": "\x1b" * 1_000 for number in range(1_000)}
         store.save(saved[0], state)
         with pytest.raises(RequestError, match="belongs to another training") as refused:
-            training(PLANTED, checkpoints=Checkpointing(store=store))
+            training(checkpoints=Checkpointing(store=store))
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 3_000
 
@@ -421,15 +418,15 @@ def test_a_small_part_of_many_numbers_is_refused() -> None:
 
 
 def test_a_checkpoint_larger_than_a_training_can_have_is_not_read(alone: dist.ProcessGroup, tmp_path: Path) -> None:
-    training = partial(trainer.train, device=CPU, group=alone, phase=lambda label: None)
+    training = _training(PLANTED, alone)
     notes: list[str] = []
     with CheckpointFolder(tmp_path, note=notes.append) as store:
         saving = Checkpointing(store=store)
-        training(PLANTED, checkpoints=saving)
+        training(checkpoints=saving)
         planted = tmp_path / f"step-{10**17}.{'0' * 64}.pt"
         with planted.open("wb") as file:
             file.truncate(200 << 20)
-        assert training(PLANTED, checkpoints=saving).first_step == 2
+        assert training(checkpoints=saving).first_step == 2
     (note,) = notes
     assert note.startswith(f"{planted} cannot be read: it has more than 16")
     assert note.endswith(" MiB. It is skipped.")

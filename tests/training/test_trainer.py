@@ -53,13 +53,13 @@ def on_3_ranks(rank: int, folder: str) -> dict[int, _Trained]:
 def _trainings(group: dist.ProcessGroup) -> _Trained:
     phases: dict[str, list[str]] = {"uneven": [], "empty": [], "long": [], "poisoned": []}
     outcomes: dict[str, Any] = {
-        name: train(recipe, device=CPU, group=group, phase=phases[name].append)
+        name: train(recipe, recipe.data(), device=CPU, group=group, phase=phases[name].append)
         for name, recipe in (("uneven", UNEVEN), ("empty", EMPTY), ("long", LONG))
     }
     with pytest.MonkeyPatch.context() as patch:
         if group.rank() == group.size() - 1:
             _poison_images_of_one_step(patch)
-        outcomes["poisoned"] = train(LONG, device=CPU, group=group, phase=phases["poisoned"].append)
+        outcomes["poisoned"] = train(LONG, LONG.data(), device=CPU, group=group, phase=phases["poisoned"].append)
     return _Trained(**outcomes, phases=phases)
 
 
@@ -196,7 +196,7 @@ def test_the_loop_stays_short_enough_to_be_read() -> None:
 
 
 def test_computing_alone_needs_no_group() -> None:
-    timings = time_alone(LONG, device=CPU, local_count=4, num_steps=3, repeats=2)
+    timings = time_alone(LONG, LONG.data(), device=CPU, local_count=4, num_steps=3, repeats=2)
     assert [len(each.seconds) for each in timings] == [3, 3]
     assert min(seconds for each in timings for seconds in each.seconds) > 0
     assert all(0 < each.cpu_share < 2 for each in timings)
@@ -207,9 +207,9 @@ def test_a_rank_that_sends_no_times_is_left_out(
     wrong_s: float, alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     healthy, wrong = RecordingCallbacks(), RecordingCallbacks()
-    train(EMPTY, device=CPU, group=alone, phase=lambda label: None, callbacks=healthy)
+    train(EMPTY, EMPTY.data(), device=CPU, group=alone, phase=lambda label: None, callbacks=healthy)
     times = replace(healthy.epochs[0].rank_times[0], compute_s=wrong_s)
     monkeypatch.setattr(trainer, "median_times", lambda rows: times)
-    train(EMPTY, device=CPU, group=alone, phase=lambda label: None, callbacks=wrong)
+    train(EMPTY, EMPTY.data(), device=CPU, group=alone, phase=lambda label: None, callbacks=wrong)
     assert [stats.rank_times for stats in wrong.epochs] == [()] * len(healthy.epochs)
     assert all(0 < stats.samples_per_s < 1e9 and stats.seconds > 0 for stats in wrong.epochs)

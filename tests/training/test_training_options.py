@@ -33,8 +33,8 @@ CPU = torch.device("cpu")
 SHORT = Recipe(workload="digits", model="convnet", max_steps=60, global_batch_size=64, lr=0.1)
 
 
-def _train(recipe: Recipe, group: dist.ProcessGroup, **options: Any) -> Outcome:
-    return trainer.train(recipe, device=CPU, group=group, phase=lambda label: None, **options)
+def _train(recipe: Recipe, group: dist.ProcessGroup, data_dir: Path | None = None, **options: Any) -> Outcome:
+    return trainer.train(recipe, recipe.data(data_dir), device=CPU, group=group, phase=lambda label: None, **options)
 
 
 @pytest.mark.parametrize(

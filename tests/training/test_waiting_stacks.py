@@ -54,7 +54,7 @@ def _train(rank: int, strategy: str) -> list[tuple[str, str]]:
     watch.start()
     recipe = Recipe(workload="digits", model="mlp", max_steps=3, global_batch_size=64, lr=0.1, strategy=strategy)
     assert dist.group.WORLD is not None
-    train(recipe, device=torch.device("cpu"), group=dist.group.WORLD, phase=phase)
+    train(recipe, recipe.data(), device=torch.device("cpu"), group=dist.group.WORLD, phase=phase)
     over.set()
     watch.join()
     return sorted(quiet)

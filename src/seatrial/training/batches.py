@@ -6,12 +6,11 @@ order depends on which process was faster.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 from seatrial.training.augment import augment
+from seatrial.training.data import Workload
 from seatrial.training.recipe import AUGMENTATIONS, Recipe
 from seatrial.training.sampling import Shard, shard
 
@@ -29,13 +28,13 @@ def layout(recipe: Recipe, device: torch.device) -> torch.memory_format:
 class Batches:
     """The data of one recipe on one device."""
 
-    def __init__(self, recipe: Recipe, device: torch.device, data_dir: Path | None) -> None:
-        self.workload = recipe.data(data_dir)
+    def __init__(self, recipe: Recipe, workload: Workload, device: torch.device) -> None:
+        self.workload = workload
         self.device = device
         self._recipe = recipe
         self._augmentation = AUGMENTATIONS[recipe.augment]
         self._format = layout(recipe, device)
-        data = self.workload.load()
+        data = workload.load()
         self._train = (data.train_images.to(device), data.train_labels.to(device))
         self._test = (data.test_images.to(device), data.test_labels.to(device))
 

@@ -125,12 +125,16 @@ class Recipe:
         Raises RequestError when it is unknown or has fewer training samples than a batch.
         """
         workload = find_workload(self.workload, num_samples=self.num_samples, data_dir=data_dir)
-        if self.global_batch_size > workload.num_train:
+        self.require_enough(workload.num_train)
+        return workload
+
+    def require_enough(self, num_train: int) -> None:
+        """Raise RequestError where ``num_train`` samples are fewer than a batch."""
+        if self.global_batch_size > num_train:
             raise RequestError(
-                f"training: the global batch of {self.global_batch_size} is larger than the {workload.num_train} "
+                f"training: the global batch of {self.global_batch_size} is larger than the {num_train} "
                 f"training samples of {self.workload}; make it smaller."
             )
-        return workload
 
     def steps_per_epoch(self, num_train: int) -> int:
         """Return the number of batches in a pass over ``num_train`` samples; the last one may be short."""
@@ -190,7 +194,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def fit_to_world(
-    asked: Recipe, world_size: int, *, batch_size: int | None, epochs: int | None, data_dir: Path | None = None
+    asked: Recipe, world_size: int, workload: Workload, *, batch_size: int | None, epochs: int | None
 ) -> tuple[Recipe, str]:
     """Return the recipe that this number of ranks trains in the acceptance trial, and the key of its reference.
 
@@ -200,18 +204,18 @@ def fit_to_world(
     Args:
         asked: The recipe for any number of ranks.
         world_size: Number of ranks.
+        workload: The workload of that recipe.
         batch_size: Samples per rank and step; replaces the global batch. None: keep the global batch.
         epochs: Passes over the training part; replaces the steps. None: keep the steps.
-        data_dir: Folder with the files of the workload; None: the default folder.
     """
     batch = asked.global_batch_size if batch_size is None else batch_size * world_size
-    workload, num_samples, batch_text = asked.workload, asked.num_samples, f"{batch}"
-    if workload == "digits" and world_size > MAX_DIGITS_RANKS:
+    name, num_samples, num_train, batch_text = asked.workload, asked.num_samples, workload.num_train, f"{batch}"
+    if name == "digits" and world_size > MAX_DIGITS_RANKS:
         per_rank = batch_size or _WORLD_BATCH_SIZE
-        workload, batch, batch_text = _WORLD_WORKLOAD, per_rank * world_size, f"{per_rank} a rank"
-        num_samples = max(_WORLD_SAMPLES, batch)
-    fitted = replace(asked, workload=workload, num_samples=num_samples, global_batch_size=batch)
-    num_train = fitted.data(data_dir).num_train
+        name, batch, batch_text = _WORLD_WORKLOAD, per_rank * world_size, f"{per_rank} a rank"
+        num_samples = num_train = max(_WORLD_SAMPLES, batch)
+    fitted = replace(asked, workload=name, num_samples=num_samples, global_batch_size=batch)
+    fitted.require_enough(num_train)
     max_steps = asked.num_steps(num_train) if epochs is None else epochs * fitted.steps_per_epoch(num_train)
     fitted = replace(fitted, epochs=None, max_steps=max_steps)
-    return fitted, f"{workload}/{asked.model}, {max_steps} steps of {batch_text}, lr {asked.lr:g}"
+    return fitted, f"{name}/{asked.model}, {max_steps} steps of {batch_text}, lr {asked.lr:g}"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from seatrial.training.batches import Batches, layout
 from seatrial.training.buffers import batch_norms, gather_buffers, take_average
+from seatrial.training.data import Workload
 from seatrial.training.evaluation import Counts, evaluate
 from seatrial.training.models import build_model
 from seatrial.training.optimizers import make_optimizer
@@ -46,11 +47,11 @@ _LONGEST_S = 1e9
 
 def train(
     recipe: Recipe,
+    workload: Workload,
     *,
     device: torch.device,
     group: dist.ProcessGroup,
     phase: Callable[[str], None],
-    data_dir: Path | None = None,
     checkpoints: Checkpointing | None = None,
     callbacks: Callbacks | None = None,
     target_accuracy: float | None = None,
@@ -61,11 +62,11 @@ def train(
 
     Args:
         recipe: Model, data, batch size, optimizer and schedule: everything that decides the result.
+        workload: The data of the recipe, as ``recipe.data`` returns it.
         device: The device of this rank.
         group: The ranks that train together. NCCL, Gloo or MPI.
         phase: Called with a label before each part that waits for other ranks. All ranks pass the same labels, even a
             rank whose share of a batch is empty.
-        data_dir: Folder with the files of the workload; None: the default folder.
         checkpoints: Where and how often to save, and what to resume from; None: neither save nor resume.
         callbacks: Called on this rank after steps and epochs. With them, all ranks evaluate after each epoch.
         target_accuracy: Share of the test samples. All ranks evaluate after each epoch, and training ends after the
@@ -76,8 +77,7 @@ def train(
         SeatrialError: A checkpoint cannot be read or written.
     """
     # The whole data set, on the device.
-    batches = Batches(recipe, device, data_dir)
-    workload = batches.workload
+    batches = Batches(recipe, workload, device)
     num_steps, steps_per_epoch = recipe.num_steps(workload.num_train), recipe.steps_per_epoch(workload.num_train)
 
     # The seed alone decides the parameters, so all ranks start with the same ones.

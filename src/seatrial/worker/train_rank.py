@@ -142,10 +142,10 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
     profile = _start_profile(spec, identity, reporter, device)
     outcome = train(
         spec.recipe,
+        spec.recipe.data(data_dir),
         device=device.torch,
         group=dist.group.WORLD,
         phase=reporter.enter,
-        data_dir=data_dir,
         checkpoints=checkpoints,
         callbacks=reporter,
         target_accuracy=spec.target_accuracy,

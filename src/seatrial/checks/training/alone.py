@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from seatrial.probe.contention import CpuTime
 from seatrial.training.batches import Batches
+from seatrial.training.data import Workload
 from seatrial.training.models import build_model
 from seatrial.training.recipe import Recipe
 from seatrial.training.step_clock import WARMUP_STEPS, StepClock, synchronize
@@ -27,25 +27,25 @@ class TimingAlone:
 
 def time_alone(
     recipe: Recipe,
+    workload: Workload,
     *,
     device: torch.device,
     local_count: int,
     num_steps: int,
     repeats: int,
-    data_dir: Path | None = None,
 ) -> list[TimingAlone]:
     """Time forward and backward of one rank's share, without a group, after a warm-up.
 
     Args:
-        recipe: The model and the workload.
+        recipe: The model and the seed.
+        workload: The data.
         device: The device of this rank.
         local_count: Samples of a full share of a rank.
         num_steps: Steps of each repeat.
         repeats: Number of timings returned.
-        data_dir: Folder with the files of the workload; None: the default folder.
     """
-    batches = Batches(recipe, device, data_dir)
-    model = build_model(recipe.model, batches.workload.shape, batches.workload.num_classes, recipe.seed).to(device)
+    batches = Batches(recipe, workload, device)
+    model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed).to(device)
     images, labels = batches.train(torch.arange(local_count), 0)
     timings = []
     for steps in (WARMUP_STEPS, *[num_steps] * repeats):

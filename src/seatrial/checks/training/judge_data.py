@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from seatrial.checks.shared.common_places import common_places
@@ -26,33 +27,42 @@ def judge_data(evidence: Evidence) -> Ruling:
     one's: no node is the culprit then.
     """
     facts = [fact for fact in evidence.facts if fact.name == "data" and fact.rank in evidence.ranks]
-    faults, digests = dict[int, str](), dict[int, str]()
+    faults, contents = dict[int, str](), defaultdict[int, set[str]](set)
     for fact in facts:
         assert fact.rank is not None  # as asked above
         node_rank = evidence.ranks[fact.rank].node_rank
         if fact.value["fault"]:
             faults.setdefault(node_rank, fact.value["fault"])
         elif fact.value["digest"]:
-            digests[node_rank] = fact.value["digest"]
+            contents[node_rank].add(fact.value["digest"])
     if faults:
-        return Ruling(findings=(_of_shared(evidence, facts, _unreadable(evidence, faults, digests)),))
-    if len(set(digests.values())) < 2:
+        return Ruling(findings=(_of_shared(evidence, facts, _unreadable(evidence, faults, contents)),))
+    if len(set[str]().union(*contents.values())) < 2:
         return Ruling()
+    digests = {node: tuple(sorted(each)) for node, each in contents.items()}
     hosts = evidence.hosts()
     # Each host has one vote, however many agents it has.
     vote = minority(digests, {seen.node_rank: hosts[rank] for rank, seen in evidence.ranks.items()})
-    lines = tuple(f"{_names(evidence, [node])}: {as_name(digest[:16])}" for node, digest in sorted(digests.items()))
+    lines = tuple(
+        f"{_names(evidence, [node])}: {', '.join(as_name(digest[:16]) for digest in each[:_SHOWN])}"
+        for node, each in sorted(digests.items())
+    )
     if vote.odd:
         what = f"{_names(evidence, vote.odd)} has other training data than {len(digests) - len(vote.odd)} other nodes"
         return Ruling(findings=(_of_shared(evidence, facts, _finding(evidence, what, vote.odd, lines)),))
-    what = "the nodes have different training data, and no content has a majority"
+    whose = "the nodes" if len(set(digests.values())) > 1 else f"ranks of {_names(evidence, digests)}"
+    what = f"{whose} have different training data, and no content has a majority"
     finding = _finding(evidence, what, digests, lines)
+    if len(digests) == 1:
+        return Ruling(findings=(_of_shared(evidence, facts, finding),))
     culprit = replace(finding.culprit, kind="none", name=f"some of {finding.culprit.name}{_OPEN}")
     return Ruling(findings=(_of_shared(evidence, facts, replace(finding, culprit=culprit)),))
 
 
-def _unreadable(evidence: Evidence, faults: Mapping[int, str], digests: Mapping[int, str]) -> Finding:
+def _unreadable(evidence: Evidence, faults: Mapping[int, str], readers: Collection[int]) -> Finding:
     """Return a finding for nodes that cannot read the data: it names them unless most hosts cannot.
+
+    ``faults``: what they say, by node. ``readers``: the nodes of which a rank could read them.
 
     Data that most hosts lack are a wrong request, and one host that says that it has them may lie.
     """
@@ -60,7 +70,7 @@ def _unreadable(evidence: Evidence, faults: Mapping[int, str], digests: Mapping[
     # Agents of one machine have one name. It can read the data where all of its agents can.
     machines = {seen.node_rank: (hosts[rank], seen.node) for rank, seen in evidence.ranks.items()}
     without = {machines[node] for node in faults}
-    every = sorted(without | {machines[node] for node in digests})
+    every = sorted(without | {machines[node] for node in readers})
     vote = minority(
         {number: machine in without for number, machine in enumerate(every)},
         {number: host for number, (host, _) in enumerate(every)},
@@ -68,7 +78,7 @@ def _unreadable(evidence: Evidence, faults: Mapping[int, str], digests: Mapping[
     names = _names(evidence, faults)
     lines = tuple(f"{_names(evidence, [node])} says: {quoted(fault)}" for node, fault in sorted(faults.items()))
     if vote.majority is not True:
-        able = [node for node in digests if machines[node] not in without]
+        able = [node for node in readers if machines[node] not in without]
         # Of two hosts neither outvotes the other.
         is_alone = len({machines[node][0] for node in able}) == 1
         whose = f"; {_names(evidence, able)} can, by its word alone" if is_alone else ", and other nodes can"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.checks.shared.convolution import count_wrong_convolution
 from seatrial.checks.shared.rounds import timed_rounds
-from seatrial.checks.training.params import Params, data_dir, recipe_for
+from seatrial.checks.training.params import Params, recipe_for
 from seatrial.checks.training.rules import LOSS_WINDOW
 from seatrial.errors import RequestError
 from seatrial.evidence.statistics import median
@@ -22,8 +21,11 @@ from seatrial.training.recipe import Recipe
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from seatrial.training.data import Workload
     from seatrial.training.outcome import Outcome
 
+_TRAINED = "training/trained"
+"""The recipe and the workload of the first stage, which a repeat uses again."""
 _LOSS_POINTS = 200
 _REPEAT_STEPS = 30
 _REPEATS = 3
@@ -32,32 +34,35 @@ _REPEATS = 3
 def measure(context: Context, params: Params) -> None:
     """Train once, or repeatedly for ``duration_s``; before and after, compute one batch that is the same on all ranks.
 
-    In a repeat only compute, alone.
+    In a repeat only compute, alone. Files of data are read once, before all ranks compare what they have read.
     """
     if context.stage == "repeat":
-        recipe, _ = recipe_for(params, context.world_size)
-        _compute_alone(context, recipe, _full_count(context, recipe), data_dir(params))
+        if _TRAINED in context.kept:
+            _compute_alone(context, *context.kept[_TRAINED])
         return
-    from seatrial.checks.training.data_files import data_is_ready
+    from seatrial.checks.training.data_files import compared_data
 
     if (group := context.group) is None:
         raise RequestError("training needs the group that bootstrap forms; add bootstrap to checks.")
-    if params.workload not in DATASETS or data_is_ready(context, params):
-        recipe, key = recipe_for(params, context.world_size)
-        _train(context, params, recipe, key, group)
+    compared = None
+    if params.workload in DATASETS and (compared := compared_data(context, params)) is None:
+        return
+    recipe, key = recipe_for(params, context.world_size, compared)
+    workload = compared or recipe.data()
+    context.kept[_TRAINED] = recipe, workload
+    if context.group_rank == 0:
+        context.fact("recipe", {"key": key, "workload": recipe.workload, "num_test": workload.num_test})
+    _train(context, params, recipe, workload, group)
 
 
-def _train(context: Context, params: Params, recipe: Recipe, key: str, group: ProcessGroup) -> None:
+def _train(context: Context, params: Params, recipe: Recipe, workload: Workload, group: ProcessGroup) -> None:
     """Train until ``duration_s`` has passed, or until a value is not finite; report all runs so far."""
     from seatrial.checks.training.runs import Runs
     from seatrial.training.buffers import batch_norms
     from seatrial.training.trainer import train
 
-    folder = data_dir(params)
-    if context.group_rank == 0:
-        context.fact("recipe", {"key": key, "workload": recipe.workload, "num_test": recipe.data(folder).num_test})
     full_count = _full_count(context, recipe)
-    _report_one_batch(context, recipe, full_count, folder)
+    _report_one_batch(context, recipe, workload, full_count)
     runs, contention = Runs(full_count=full_count), Contention(context.device.gauges())
 
     def report() -> None:
@@ -73,7 +78,7 @@ def _train(context: Context, params: Params, recipe: Recipe, key: str, group: Pr
         # Digests of different numbers of runs are never equal, so each says its number.
         context.fact("digest", {"runs": len(runs.accuracies), "digest": runs.digest()})
         context.fact("contention", contention.so_far())
-        _report_one_batch(context, recipe, full_count, folder)
+        _report_one_batch(context, recipe, workload, full_count)
 
     # All ranks do the same number of runs: results of different numbers of runs cannot be compared.
     for number in timed_rounds(context, params.duration_s / 60, report=report, together=True):
@@ -81,10 +86,10 @@ def _train(context: Context, params: Params, recipe: Recipe, key: str, group: Pr
         with contention:
             outcome = train(
                 replace(recipe, seed=seed),
+                workload,
                 device=context.device.torch,
                 group=group,
                 phase=context.phase,
-                data_dir=folder,
             )
         if number == 0:
             _report_losses(context, outcome)
@@ -121,28 +126,29 @@ def _report_losses(context: Context, outcome: Outcome) -> None:
     context.fact("own_loss", said)
 
 
-def _report_one_batch(context: Context, recipe: Recipe, local_count: int, folder: Path | None) -> None:
+def _report_one_batch(context: Context, recipe: Recipe, workload: Workload, local_count: int) -> None:
     from seatrial.checks.training.one_batch import compute_one_batch
 
     context.phase("one batch")
-    digests = compute_one_batch(recipe, device=context.device.torch, local_count=local_count, data_dir=folder)
+    digests = compute_one_batch(recipe, workload, device=context.device.torch, local_count=local_count)
     alike = arithmetic(context.device.units)
     context.fact("one_batch", {"scores": digests.scores, "gradients": digests.gradients, "alike": alike})
 
 
-def _compute_alone(context: Context, recipe: Recipe, local_count: int, folder: Path | None) -> None:
+def _compute_alone(context: Context, recipe: Recipe, workload: Workload) -> None:
     """Report the time of computing without a group, one batch several times, and a convolution with a known answer."""
     from seatrial.checks.training.alone import time_alone
 
+    local_count = _full_count(context, recipe)
     context.phase("compute alone")
     with Contention(context.device.gauges()) as contention:
         timings = time_alone(
             recipe,
+            workload,
             device=context.device.torch,
             local_count=local_count,
             num_steps=_REPEAT_STEPS,
             repeats=_REPEATS,
-            data_dir=folder,
         )
     # A lasting fault is slow each time; a disturbance from outside is not.
     best = min(timings, key=lambda timing: median(timing.seconds))
@@ -151,7 +157,7 @@ def _compute_alone(context: Context, recipe: Recipe, local_count: int, folder: P
     if context.device.type == "cpu":
         context.measurement("cpu_share", best.cpu_share, "1")
     for number in range(_REPEATS):
-        _report_one_batch(context, recipe, local_count, folder)
+        _report_one_batch(context, recipe, workload, local_count)
         wrong, places = count_wrong_convolution(context.device, number)
         context.measurement("wrong_elements", wrong, "1", "low", variant="convolution", step=number)
         if wrong:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
+from seatrial.training.data import Workload
 from seatrial.training.data.synthetic import make_images
 from seatrial.training.digest import digest_state
 from seatrial.training.models import build_model
@@ -32,21 +32,17 @@ class OneBatch:
     """Digest of the gradients of all parameters, from backward."""
 
 
-def compute_one_batch(
-    recipe: Recipe, *, device: torch.device, local_count: int, data_dir: Path | None = None
-) -> OneBatch:
+def compute_one_batch(recipe: Recipe, workload: Workload, *, device: torch.device, local_count: int) -> OneBatch:
     """Run forward and backward of the recipe's model on synthetic images, and return the digests of the results.
 
-    Model and images come from the seed: files are asked for their sizes only. Where torch has deterministic
-    algorithms, it uses them.
+    Model and images come from the seed. Where torch has deterministic algorithms, it uses them.
 
     Args:
-        recipe: The model, the workload that gives the shape of the images, and the seed.
+        recipe: The model and the seed.
+        workload: Its images have the shape that is used, and their normalization.
         device: The device of this rank.
         local_count: Samples of a rank's share of a batch; at most 64 are used.
-        data_dir: Folder with the files of the workload; None: the default folder.
     """
-    workload = recipe.data(data_dir)
     model = build_model(recipe.model, workload.shape, workload.num_classes, recipe.seed).to(device)
     num_samples = max(_FEWEST, min(local_count, _MOST))
     images, labels = make_images(workload.shape, num_samples, seed=recipe.seed, num_classes=workload.num_classes)

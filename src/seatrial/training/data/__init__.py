@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +51,11 @@ class Workload:
     def size_bytes(self) -> int:
         """Return the size of all images in memory, one byte per pixel."""
         return (self.num_train + self.num_test) * math.prod(self.shape)
+
+    def in_memory(self) -> Workload:
+        """Return this workload with its data loaded: no file is read from then on. Raises RequestError as ``load``."""
+        data = self.load()
+        return replace(self, load=lambda: data)
 
 
 def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) -> Workload:
