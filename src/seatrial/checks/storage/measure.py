@@ -37,7 +37,7 @@ def measure(context: Context, params: Params) -> None:
     if context.stage == "key":
         context.share(_KEY, secrets.token_hex(8))
         return
-    key = tokens.checked_key(context.given.get(_KEY))
+    key = tokens.checked_key(context.given.get(_KEY), context.ranks[0])
     try:
         if context.stage in ("token", "measure"):
             _report_ways(context, params)

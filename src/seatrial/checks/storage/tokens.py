@@ -20,6 +20,7 @@ from collections.abc import Collection
 
 from seatrial import files
 from seatrial.environment.working_folder import typed_folder
+from seatrial.rank.meeting import MeetingError
 from seatrial.start import ForeignError
 
 _NAME = "seatrial-storage-{code}-{rank}.{kind}"
@@ -32,14 +33,12 @@ _MOST_LOOKED_AT = 10_000
 """Files of trials that are looked at, to remove those that killed ones left."""
 
 
-def checked_key(key: object) -> str:
-    """Return the key of a trial, which comes from another rank. Raises ValueError for one that is no key: as a part of
-    a path it would lead to files of others."""
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise ValueError(
-            f"the first rank shares {str(key)[:40]!a} as the key of the files, and not 16 hexadecimal digits"
-        )
-    return key
+def checked_key(key: object, first_rank: int) -> str:
+    """Return the key of a trial, which comes from the first rank. Raises MeetingError for anything else, without its
+    words: as a part of a path it would lead to files of others."""
+    if isinstance(key, str) and _KEY.fullmatch(key):
+        return key
+    raise MeetingError(f"rank {first_rank} shared no key of 16 hexadecimal digits for the names of files")
 
 
 def file_path(folder: str, key: str, rank: int, kind: str) -> str:
