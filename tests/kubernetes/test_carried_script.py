@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from kubernetes.double.volumes import contents_of
 from kubernetes.test_kubernetes_target import printed
 
 from seatrial.errors import RequestError
+from seatrial.files import open_to_read
 from seatrial.request.script_request import with_carried_script
+from seatrial.targets.kubernetes import carried_script as carried_script_module
 from seatrial.targets.kubernetes.carried_script import carried_script
 from seatrial.targets.kubernetes.manifest.workload import Claim
 
@@ -22,7 +26,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def carried(script: str, *claims: str, is_python: bool = True) -> tuple[str, bytes] | None:
-    found = carried_script(script, is_python=is_python, claims=[Claim(name="code", path=path) for path in claims])
+    found, _ = carried_script(script, is_python=is_python, claims=[Claim(name="code", path=path) for path in claims])
     return None if found is None else (found.name, found.content)
 
 
@@ -71,6 +75,65 @@ def test_a_program_of_this_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
     with pytest.raises(RequestError, match=r"\./run\.sh: the pods do not have this program of your machine"):
         carried("./run.sh", is_python=False)
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A folder of another user, with a link to a private file of ours."""
+    (private := tmp_path / "id_ed25519").write_text("the key")
+    private.chmod(0o600)
+    (theirs := tmp_path / "theirs").mkdir()
+    (theirs / "train.py").symlink_to(private)
+    for path in (theirs, theirs / "train.py"):
+        os.lchown(path, 12002, 12002)
+    return theirs
+
+
+@pytest.mark.root
+def test_a_link_of_another_user_at_a_path_of_the_pods(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    objects = printed(f"launch --on job --gpu-resource none {_IMAGE} --dry-run {theirs}/train.py")
+    assert "the key" not in str(objects)
+    assert "SEATRIAL_SCRIPT" not in str(objects)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"seatrial: {theirs}/train.py is taken for a path of the pods, since another user could have put there what"
+        f" this machine has ({theirs} belongs to user 12002); to send that along, copy it to a place of yours."
+    )
+
+
+@pytest.mark.root
+def test_a_link_of_another_user_at_a_relative_path(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of a colleague too: only its files are that one's."""
+    words = r"train\.py: another user could have put it there \(.* is a link of user 12002 to a file of user"
+    with pytest.raises(RequestError, match=words):
+        carried("theirs/train.py")
+    monkeypatch.chdir(theirs)
+    with pytest.raises(RequestError, match=words):
+        carried("./train.py")
+    assert carried(f"{theirs}/train.py") is None
+
+
+def test_a_script_that_is_exchanged_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+
+    def exchanged_first(script: str) -> BinaryIO:
+        (tmp_path / "other.py").write_text("the key")
+        (tmp_path / "other.py").rename(tmp_path / "train.py")
+        return open_to_read(script)
+
+    monkeypatch.setattr(carried_script_module, "open_to_read", exchanged_first)
+    with pytest.raises(RequestError, match="it was exchanged while it was read"):
+        carried("train.py")
+
+
+@pytest.mark.parametrize("named", ["{}/train.py", "train.py"])
+def test_what_goes_along_is_said(named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text("print('here')\n" * 100)
+    script = named.format(tmp_path)
+    printed(f"launch --on job --gpu-resource none {_IMAGE} --dry-run {script}")
+    also = ", for pods whose image has none at this path" if named != "train.py" else ""
+    said = f"seatrial: {script} of this machine goes along (1,400 bytes in a ConfigMap){also}.\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("kind", ["job", "mpijob"])

@@ -7,6 +7,7 @@ and so are all users in each folder to which they can write there.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,6 +44,10 @@ class FolderTrust:
         return FolderTrust(
             owners=tuple(said["owners"]), mounters=tuple(said["mounters"]), open_places=tuple(said["open_places"])
         )
+
+
+class UnchosenError(Exception):
+    """Another user could have chosen which file a path leads to. Its text is a clause."""
 
 
 def require_own_number() -> None:
@@ -112,13 +117,10 @@ def refusal(folder: str, script: str, trust: FolderTrust, *, strict: bool = Fals
             one user only. A user who starts a script there trusts that group, or all users of the share.
     """
     writers = stat.S_IWOTH | stat.S_IWGRP if strict else stat.S_IWOTH
-    share: tuple[int, int] | None = None
     try:
-        for step in _steps_of(folder, script, trust.mounters):
-            if step.status.st_uid not in trusted_users(step.name, trust.owners):
-                share = share or (_share_of(folder, trust.mounters) if may_map_owners(step.status) else _NO_SHARE)
-                if strict or share != (step.status.st_dev, step.status.st_uid):
-                    return f"{step.name} belongs to user {step.status.st_uid}"
+        for step, words in _with_owners(_steps_of(folder, script, trust.mounters), folder, trust, strict=strict):
+            if words:
+                return words
             if _is_open(step, writers) and step.missing:
                 return f"{step.missing} is missing, and all users can write to {step.name}"
             if _is_open(step, writers) and step.name not in trust.open_places:
@@ -127,6 +129,53 @@ def refusal(folder: str, script: str, trust: FolderTrust, *, strict: bool = Fals
         return str(error.strerror)
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
+    return ""
+
+
+def chosen_file(folder: str, path: str) -> os.stat_result:
+    """Return the status of the file at a path if no other user has chosen it, so that its content may go elsewhere.
+
+    Trust in a folder, or a script, is trust in what its owner has put there. It is none in a name there that leads to a
+    file which that one could not read, such as a key of this user's. An absolute path may be meant for another machine:
+    with that one the user trusts nobody but those who are trusted with the working folder. The caller compares the file
+    that it reads afterwards with this status. Raises UnchosenError where another user has put it there, or may have,
+    and OSError for a file that cannot be reached.
+
+    Args:
+        folder: the working folder, an absolute path.
+        path: a path that starts there.
+    """
+    trust = trust_here(folder, "" if os.path.isabs(path) else path)
+    try:
+        steps = [*_with_owners(_steps(os.path.join(folder, path), trust.mounters), folder, trust)]
+    except ForeignError as error:
+        raise UnchosenError(str(error.strerror)) from error
+    file = steps[-1][0]
+    if file.missing:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    if words := next((words for _, words in steps if words), "") or _borrowed([step for step, _ in steps]):
+        raise UnchosenError(words)
+    return file.status
+
+
+def _borrowed(steps: Sequence[_Step]) -> str:
+    """Return how a user who is trusted with the way to a file may have led it to one that this user cannot read;
+    empty: in no way."""
+    file = steps[-1]
+    for link in steps:
+        is_link = stat.S_ISLNK(link.status.st_mode)
+        if is_link and link.owner not in trusted_users(link.name) and link.owner != file.owner:
+            return f"{link.name} is a link of user {link.owner} to a file of user {file.owner}"
+    # A user who can move a file, or give it another name, can also reach it, and has read what all users may read.
+    if file.status.st_mode & stat.S_IROTH or file.owner not in trusted_users(file.name):
+        return ""
+    if open_place := next((step.name for step in steps if _is_open(step)), ""):
+        return f"all users can write to {open_place}, and not all can read {file.name}"
+    holder = next((step for step in reversed(steps) if stat.S_ISDIR(step.status.st_mode)), file)
+    is_shared = holder.owner not in trusted_users(holder.name) or holder.status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if is_shared and file.status.st_nlink > 1:
+        names = f"{file.status.st_nlink} names (hard links), and others can make such in {holder.name}"
+        return f"not all users can read {file.name}, it has {names}"
     return ""
 
 
@@ -176,6 +225,11 @@ class _Step:
     missing: str = ""
     """The next name, where there is none."""
 
+    @property
+    def owner(self) -> int:
+        """The user who decides what it is."""
+        return self.mounter or self.status.st_uid
+
 
 def _steps_of(folder: str, script: str, mounters: Collection[int] | None) -> Iterator[_Step]:
     """Yield the steps to the folder; to a script, and then to the folder from which Python imports in its favor."""
@@ -202,6 +256,20 @@ def _steps(path: str, mounters: Collection[int] | None) -> Iterator[_Step]:
     except FileNotFoundError as error:
         if above is not None:
             yield replace(above, is_last=True, missing=error.filename)
+
+
+def _with_owners(
+    steps: Iterator[_Step], folder: str, trust: FolderTrust, *, strict: bool = False
+) -> Iterator[tuple[_Step, str]]:
+    """Yield each step, and why its owner is not trusted; empty: that one is. The arguments are those of ``refusal``."""
+    share: tuple[int, int] | None = None
+    for step in steps:
+        words = ""
+        if step.status.st_uid not in trusted_users(step.name, trust.owners):
+            share = share or (_share_of(folder, trust.mounters) if may_map_owners(step.status) else _NO_SHARE)
+            if strict or share != (step.status.st_dev, step.status.st_uid):
+                words = f"{step.name} belongs to user {step.status.st_uid}"
+        yield step, words
 
 
 def _is_open(step: _Step, writers: int = stat.S_IWOTH) -> bool:

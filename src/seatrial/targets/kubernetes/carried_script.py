@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
 import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from seatrial.environment.working_folder import UnchosenError, chosen_file
 from seatrial.errors import RequestError
 from seatrial.files import exists, open_to_read, status_behind_links
 from seatrial.targets.kubernetes.manifest.workload import Claim
@@ -33,33 +35,53 @@ class CarriedScript:
 
 def carried_script(
     script: str, *, is_python: bool, claims: Sequence[Claim], may_be_there: bool = False
-) -> CarriedScript | None:
-    """Return the script to carry along; None where pods have it, as far as this machine can know.
+) -> tuple[CarriedScript | None, str]:
+    """Return the script to carry along, None where pods have it, as far as this machine can know; and what to tell the
+    user of that, a sentence or an empty text.
 
     A relative path is one of this machine: nothing is in the folder where the pods start. An absolute one may be in the
-    image, which then has priority, so what cannot be carried is left to the pods. Raises RequestError for a relative
-    path that cannot be carried; one that is not on this machine either is left to the pods if ``may_be_there``: a patch
-    may let them start in another folder, and a manifest may be printed on another machine.
+    image, which then has priority, so what cannot be carried is left to the pods; so is what another user could have
+    put at that path here, such as a link to a private file. Raises RequestError for a relative path that cannot be
+    carried; one that is not on this machine either is left to the pods if ``may_be_there``: a patch may let them start
+    in another folder, and a manifest may be printed on another machine.
     """
     if any(f"{script}/".startswith(f"{claim.path}/") for claim in claims):
-        return None
+        return None, ""
     if not is_python:
         if script.startswith("/") or "/" not in script:
-            return None
+            return None, ""
         raise RequestError(f"{script}: the pods do not have this program of your machine; {_OTHER_WAY}.")
+    content, left = b"", ""
     try:
-        with open_to_read(script) as file:
-            content = file.read(_MAX_BYTES + 1)
+        content = _content(script)
         problem = _problem(Path(script), content)
+    except UnchosenError as error:
+        other = "another user could have put"
+        problem = f"{other} it there ({error}), so it does not go along; copy it to a place of yours"
+        left = (
+            f"{script} is taken for a path of the pods, since {other} there what this machine has ({error}); to send"
+            " that along, copy it to a place of yours"
+        )
     except FileNotFoundError:
-        content, problem = b"", "no such script on this machine, and the pods start in an empty folder"
+        problem = "no such script on this machine, and the pods start in an empty folder"
     except OSError as error:
-        content, problem = b"", f"it cannot be read ({error.strerror or error})"
+        problem = f"it cannot be read ({error.strerror or error})"
     if not problem:
-        return CarriedScript(name=_name(script), content=content)
+        where = ", for pods whose image has none at this path" if script.startswith("/") else ""
+        said = f"{script} of this machine goes along ({len(content):,} bytes in a ConfigMap){where}"
+        return CarriedScript(name=_name(script), content=content), said
     if script.startswith("/") or (may_be_there and not exists(script)):
-        return None
+        return None, left
     raise RequestError(f"{script}: {problem}; {_OTHER_WAY}.")
+
+
+def _content(script: str) -> bytes:
+    """Return the first bytes of a script, at most one more than may go along. Raises UnchosenError, OSError."""
+    chosen = chosen_file(os.getcwd(), script)
+    with open_to_read(script) as file:
+        if not os.path.samestat(chosen, os.fstat(file.fileno())):
+            raise UnchosenError("it was exchanged while it was read")
+        return file.read(_MAX_BYTES + 1)
 
 
 def _problem(script: Path, content: bytes) -> str:

@@ -76,14 +76,23 @@ def _objects_of(job: Processes) -> list[Object]:
 
 
 def _resolve(target_request: TargetRequest) -> Placement:
+    if target_request.own["image"] is None:
+        raise RequestError(f"--on {target_request.target}: --image IMAGE is required, the image that will train.")
+    script, said = _carried(target_request)
+    placement = _placement(target_request, script)
+    if said:
+        print_status(f"seatrial: {said}.")
+    return placement
+
+
+def _placement(target_request: TargetRequest, script: CarriedScript | None) -> Placement:
+    """Return the placement. ``script``: what goes along with the pods."""
     from seatrial.targets.kubernetes.kubectl import Kubectl, find_kubectl
     from seatrial.targets.kubernetes.manifest.render import manifest
     from seatrial.targets.kubernetes.manifest.validation import validate_workload
     from seatrial.targets.kubernetes.permissions import require_permission, spec_fields
 
     options = target_request.own
-    if options["image"] is None:
-        raise RequestError(f"--on {target_request.target}: --image IMAGE is required, the image that will train.")
     kubectl = None
     if not target_request.dry_run:
         kubectl = Kubectl(program=find_kubectl(options["kubectl"]), namespace=options["namespace"])
@@ -91,13 +100,13 @@ def _resolve(target_request: TargetRequest) -> Placement:
             kubectl = kubectl.in_present_context()
         except RequestError:
             if options["all_nodes"] is None:  # which only the cluster knows
-                _resolve(replace(target_request, dry_run=True))  # a mistyped option is the first error
+                _placement(replace(target_request, dry_run=True), script)  # a mistyped option is the first error
             raise
     nodes, absent = _nodes(options, kubectl)
     kind = KINDS[target_request.target]
-    env = _script_variables(target_request, kind)
+    env = _script_variables(target_request, kind, script)
     fields = None if kubectl is None else partial(spec_fields, kubectl)
-    workload = kind.resolve(_workload(target_request, kind, nodes), fields)
+    workload = kind.resolve(_workload(target_request, kind, nodes, script), fields)
     validate_workload(kind.name, workload)
     queue_s = queue_timeout_s(options)
     if kubectl is not None:
@@ -127,26 +136,25 @@ def _is_conducted_script(target_request: TargetRequest, kind: Kind) -> bool:
     return kind.under_mpi(target_request.own) and target_request.typed[:1] == ("launch",)
 
 
-def _script_variables(target_request: TargetRequest, kind: Kind) -> dict[str, str]:
+def _script_variables(target_request: TargetRequest, kind: Kind, script: CarriedScript | None) -> dict[str, str]:
     """Return the variables by which the pods start a script otherwise than on a machine of the user."""
     from seatrial.targets.kubernetes.manifest.workload import COPY
 
-    script = _carried(target_request)
     conducted = {CONDUCT: "1"} if _is_conducted_script(target_request, kind) else {}
     return conducted | ({} if script is None else {CARRIED: f"{COPY}/{script.name}"})
 
 
-def _carried(target_request: TargetRequest) -> CarriedScript | None:
-    """Return the script of this machine that goes along with the pods; None if there is none."""
+def _carried(target_request: TargetRequest) -> tuple[CarriedScript | None, str]:
+    """Return the script of this machine that goes along with the pods, None if there is none; and what to say of it."""
     from seatrial.targets.kubernetes.carried_script import carried_script
     from seatrial.targets.kubernetes.manifest import parse
 
     command, *words = target_request.typed
     if command != "launch":
-        return None
+        return None, ""
     end = words.index("--")
     if "-m" in words[:end]:
-        return None
+        return None, ""
     return carried_script(
         words[end + 1],
         is_python="--no-python" not in words[:end],
@@ -273,7 +281,7 @@ def _new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def _workload(target_request: TargetRequest, kind: Kind, nodes: int) -> Workload:
+def _workload(target_request: TargetRequest, kind: Kind, nodes: int, script: CarriedScript | None) -> Workload:
     import secrets
 
     from seatrial.targets.kubernetes.manifest import parse
@@ -295,7 +303,7 @@ def _workload(target_request: TargetRequest, kind: Kind, nodes: int) -> Workload
             " --image-has-seatrial."
         )
     claims = parse.claims(options["pvc"])
-    arguments, files, max_restarts = _arguments(target_request, claims, nodes)
+    arguments, files, max_restarts = _arguments(target_request, claims, nodes, script)
     if target_request.typed[:1] == ("train",) and not options["image_has_seatrial"]:
         _require_data(target_request.typed, claims)
     if _is_conducted_script(target_request, kind) and "--per-node" in arguments[: arguments.index("--")]:
@@ -374,7 +382,7 @@ def _bundle() -> bytes:
 
 
 def _arguments(
-    target_request: TargetRequest, claims: Sequence[Claim], nodes: int
+    target_request: TargetRequest, claims: Sequence[Claim], nodes: int, script: CarriedScript | None
 ) -> tuple[tuple[str, ...], dict[str, bytes], int]:
     """Return the arguments of seatrial in the pods, the files that they need, and how often all pods may restart."""
     from seatrial.plan.plan_file import is_level, read_file
@@ -390,7 +398,7 @@ def _arguments(
     if command == "run" and positional and not is_level(positional[1]):
         files["plan.json"] = json.dumps(read_file(positional[1]), separators=(",", ":")).encode()
         positional[1] = f"{COPY}/plan.json"
-    if (script := _carried(target_request)) is not None:
+    if script is not None:
         files[script.name] = script.content
     if command == "launch" and (secret := find_secret_argument(positional)):
         raise RequestError(
