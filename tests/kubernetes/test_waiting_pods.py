@@ -43,6 +43,31 @@ def test_a_pod_that_hangs_after_the_result_is_not_at_fault(tmp_path: Path, monke
     assert (outcome["how"], outcome["text"]) == ("failed", f"pod trial-1-1-x on node gpu-1 has not ended{_NOBODY}")
 
 
+@pytest.mark.parametrize(("said", "max_restarts"), [(_RESULT, 0), (_RESULT, 1), ("seatrial: rank 0 of 3 on a", 0)])
+def test_a_first_pod_that_stays_when_all_others_have_ended(
+    said: str, max_restarts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rank shares the last exchange with the others, and only prints after it."""
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.5)
+    before = [running(number) for number in range(3)]
+    one = [running(0), ended(1, 0, phase="Succeeded"), running(2)]
+    after = [running(0), *(ended(number, 0, phase="Succeeded") for number in (1, 2))]
+    cluster = Cluster(
+        tmp_path,
+        after,
+        listed_in_turn([before, one, after], tmp_path),
+        (log_of("trial-1-0-x"), f"echo '2026-01-01T00:00:01Z {said}'; sleep 20"),
+        (LOGS, "echo '2026-01-01T00:00:01Z seatrial: rank 1 of 3 on a: cpu'"),
+    )
+    detail = cluster.job.detail
+    detail = replace(detail, workload=replace(detail.workload, max_restarts=max_restarts))
+    attempt = cluster.attempt_at(replace(training(), nodes=3, detail=detail))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert (outcome["how"], outcome["text"]) == ("failed", f"pod trial-1-0-x on node gpu-1 has not ended{_NOBODY}")
+
+
 @pytest.mark.parametrize("code", [0, 130])
 @pytest.mark.parametrize("waits", [0, 1])
 @pytest.mark.parametrize("lines", [[_RESULT], []])

@@ -302,16 +302,16 @@ class Attempt:
         return self._run_log.lost_at(pod.number, any_node=self._under_mpi or self._job.nodes == 1)
 
     def _has_failed(self) -> bool:
-        """Return whether a pod has failed in a run without a conductor, where nothing else notices."""
-        failed = [pod for pod in self._follower.pods if pod.state == "ended" and pod.exit_code != 0 and not pod.stop]
+        """Return whether a pod has failed, or all but the first one ended, without a conductor that would notice."""
+        follower = self._follower
         # Where the first one has gone, its log is waited for (``_has_ended``).
-        if self._has_conductor or self._restarts or self._follower.first_has_ended or not failed:
+        if self._has_conductor or follower.first_has_ended or not follower.others_end_the_run:
             return False
-        if not self._lasts("failed", _OTHERS_END_S) or self._awaits_reason(None):
+        log = follower.first_log
+        if not self._lasts(f"failed {log and log.pod.uid}", _OTHERS_END_S) or self._awaits_reason(None):
             return False
-        # A conductor may have started all the same.
         self._run_log.release()
-        if self._has_conductor:
+        if self._has_conductor:  # It may have started all the same.
             return False
         if self._interrupt_undecided():
             return True

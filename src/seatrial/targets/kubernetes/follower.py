@@ -163,6 +163,20 @@ class PodFollower:
         """Whether the pod of the first log has ended, or no longer exists."""
         return self.first_log is not None and self.has_gone(self.latest(self.first_log.pod))
 
+    @property
+    def others_end_the_run(self) -> bool:
+        """Whether a pod has failed that nothing restarts, or all but the first one have ended: then the run is over.
+
+        The rank of the first one shares the last exchange of a training with the others, and can only print after it.
+        """
+        ended = [pod for pod in self.pods if pod.state == "ended"]
+        if any(pod.exit_code != 0 and not pod.stop for pod in ended):
+            return not self._job.detail.workload.max_restarts
+        if self.first_log is None or self._job.nodes == 1 or self._under_mpi:
+            return False
+        first = self.first_log.pod.uid
+        return len({pod.number for pod in ended if pod.uid != first}) >= self._job.nodes - 1
+
     def has_gone(self, pod: PodStatus) -> bool:
         """Return whether a pod has ended, or no longer exists."""
         return pod.state == "ended" or not self.is_listed(pod)
