@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from seatrial.agent.last_output import LastOutput
+from seatrial.protocol.wire import encode
 from seatrial.report.program_display import ProgramDisplay
 from seatrial.run.run_program import _exit_code
 
@@ -34,6 +35,17 @@ def test_a_line_that_cannot_be_printed_hides_no_others(tmp_path: Path, monkeypat
     result = {"kind": "result", "gen": 0, "rank": 0, "code": 0, "lines": ["one", "checkpoint: /\u20ac", "two"]}
     assert _exit_code([result, _OUTCOME], tmp_path, {}, {}) == 0
     assert raw.getvalue().decode() == "one\ncheckpoint: /\\u20ac\ntwo\n"
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_no_line_of_a_rank_begins_as_our_messages_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, held: bool
+) -> None:
+    """The controller reads ours in the log of the first pod, and each node of the run could prove one."""
+    line = encode({"number": 7, "proof": "", "message": {"kind": "end"}})[0].decode().rstrip()
+    events = [] if held else [{"kind": "result", "gen": 0, "rank": 0, "code": 0, "lines": ["trained", line]}]
+    assert _exit_code([*events, _OUTCOME], tmp_path, {0: f"trained\n{line}"} if held else {}, {}) == 0
+    assert capsys.readouterr().out == f"trained\n {line}\n"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import InternalError, RequestError, SeatrialError
+from seatrial.protocol.wire import PREFIX
 from seatrial.targets.command import shell_line, shell_quote
 from seatrial.targets.job import ProgramJob
 from seatrial.targets.option import Option, is_given
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from seatrial.run.external_launcher import Rendezvous
 
 _EXIT_INTERRUPTED = 130
+_OUR_MARK = re.compile(f"^(?={re.escape(PREFIX.decode())})", re.MULTILINE)
+"""Where a line of a rank begins as our messages do. With a space before it the controller of pods takes it for text."""
 _ARGUMENT_NAMES = {"total_epochs": "TOTAL_EPOCHS", "save_after": "SAVE_EVERY"}
 
 
@@ -200,5 +204,5 @@ def _print_output(texts: Iterable[str]) -> None:
     # The exit code stays the same, whether standard output can be written or not.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         for text in texts:
-            print_text(sys.stdout, f"{text}\n")
+            print_text(sys.stdout, f"{_OUR_MARK.sub(' ', text)}\n")
             sys.stdout.flush()
