@@ -80,7 +80,7 @@ class Pods:
             words = ["MASTER_ADDR=localhost" if word.startswith("MASTER_ADDR=") else word for word in words]
             self.processes.append(
                 subprocess.Popen(
-                    words, cwd=home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                    words, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
                 )
             )
 

@@ -54,7 +54,7 @@ def test_a_trial_from_a_read_only_link_among_traps(pyz: Path, tmp_path: Path) ->
     report = json.loads((folder / "report.json").read_text())
     jsonschema.validate(report, SCHEMA)
     assert f"report: out/{folder.name}/report.html" in done.stdout
-    command = f"{shlex.join([sys.executable, str(place / 'link')])} run quick"
+    command = f"{shlex.join([sys.executable, str(here / '../link')])} run quick"
     assert done.stdout.splitlines()[-1] == f"next: to test more, run: {command} --out out --device cpu"
     again = CliRunner().invoke(cli, ["report", str(folder), "--out", str(tmp_path / "again")], standalone_mode=False)
     assert again.return_value == 0

