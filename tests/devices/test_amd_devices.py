@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -124,6 +125,20 @@ def test_amd_smi_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "metric").write_text("the device is gone")
     with pytest.raises(UnreadableError, match="printed no JSON"):
         reader.states()
+
+
+@pytest.mark.parametrize(("name", "reader"), [("amd-smi", amd_smi), ("rocm-smi", rocm_smi)])
+def test_their_lock_is_in_no_file_of_others(
+    name: str, reader: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each user could have made it before, in /dev/shm, and the library writes where the pointers in it lead."""
+    tool = tmp_path / name
+    tool.write_text(f'#!/bin/sh\necho "$RSMI_MUTEX_THREAD_ONLY" >>"{tmp_path}/seen"\necho "[]"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(UnreadableError):
+        reader.open_reader(tmp_path)
+    assert set((tmp_path / "seen").read_text().split()) == {"1"}
 
 
 def test_rocm_smi() -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 
 _KILL_TIMEOUT_S = 2.0
 _MOST_BYTES = 1 << 24
@@ -25,10 +26,13 @@ def find_tool(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, folders)))
 
 
-def run_tool(argv: list[str], *, timeout_s: float = 20.0) -> tuple[int | None, str]:
+def run_tool(
+    argv: list[str], *, timeout_s: float = 20.0, environ: Mapping[str, str] | None = None
+) -> tuple[int | None, str]:
     """Return exit code and output of a tool, or -1 and why it has none; no code: it did not answer in time.
 
     A tool that waits inside a driver (state D) cannot be killed, and ``subprocess.run`` would wait for it forever.
+    ``environ``: its environment; None: that of this process.
     """
     try:
         tool = subprocess.Popen(
@@ -37,6 +41,7 @@ def run_tool(argv: list[str], *, timeout_s: float = 20.0) -> tuple[int | None, s
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env=environ,
         )
     except OSError as error:
         return -1, str(error)
