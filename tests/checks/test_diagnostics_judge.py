@@ -368,10 +368,10 @@ def test_what_could_not_be_read_is_listed_and_no_pass() -> None:
     ruling = rule((NodeState(not_checked={"NVIDIA devices": "NVML: the driver is not loaded (code 9)"}), ()))
     assert ruling.unjudged == ("GPU diagnostics of gpu-00 not checked",)
     (finding,) = ruling.findings
-    assert finding.what == "not checked: NVIDIA devices of gpu-00 (NVML: the driver is not loaded (code 9))"
+    assert finding.what == 'not checked: NVIDIA devices of gpu-00 ("NVML: the driver is not loaded (code 9)")'
     refused = replace(HEALTHY, unavailable={"serial": "not permitted", "margin_k": "not supported"})
     (finding,) = rule((NodeState(devices=(refused,), not_checked={}), ())).findings
-    assert finding.what == "not checked: serial of GPU 0 of node gpu-00 (not permitted)"
+    assert finding.what == 'not checked: serial of GPU 0 of node gpu-00 ("not permitted")'
 
 
 def test_a_machine_without_devices_has_no_line() -> None:

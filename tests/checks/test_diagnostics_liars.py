@@ -44,10 +44,9 @@ def texts_of(cls: type) -> list[str]:
 
 
 def is_said_of_another_node(ruling: Ruling) -> bool:
-    """Return whether words of the host stand in a sentence of ours, not in quotes; notes about values may have them."""
-    return any(
-        WORDS in _QUOTED.sub("", finding.what)
-        or WORDS in finding.culprit.name
+    """Return whether words of the host stand in a sentence of ours, not in quotes, or in the name of a device."""
+    return any(WORDS in _QUOTED.sub("", finding.what) for finding in ruling.findings) or any(
+        WORDS in finding.culprit.name
         or "gpu-77" in finding.culprit.name.partition("of node evil")[2]
         or "of node evil" not in finding.culprit.name
         for finding in ruling.findings
@@ -99,6 +98,44 @@ def test_names_of_counters_and_reasons_are_no_sentences_of_ours() -> None:
     ruling = ruling_of({"before": before, "after": {"devices": [{**state, "unavailable": {"counters": WORDS}}]}})
     assert len([finding for finding in ruling.findings if finding.severity == "warn"]) == 3
     assert not is_said_of_another_node(ruling)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_a_node_could_not_read_is_no_sentence_of_ours(when: str) -> None:
+    state = {"vendor": "nvidia", "index": 0, "uuid": "GPU-0", "bus": "0000:17:00"}
+    sound: dict[str, Any] = {"devices": [state]}
+    for what, why in (
+        (WORDS, "late"),
+        ("kernel log", WORDS),
+        (f"samples of {WORDS}", "x"),
+        (f"devices by {WORDS}", "x"),
+    ):
+        ruling = ruling_of({"before": sound, "after": sound, when: {**sound, "not_checked": {what: why}}})
+        assert [finding.severity for finding in ruling.findings] == ["info"]
+        assert not is_said_of_another_node(ruling)
+    for what, why in ((WORDS, "late"), ("serial", WORDS)):
+        ruling = ruling_of({"before": {"devices": [{**state, "unavailable": {what: why}}]}, "after": sound})
+        assert [finding.severity for finding in ruling.findings] == ["info"]
+        assert not is_said_of_another_node(ruling)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("NVIDIA devices", "AMD devices", "NVLinks", "kernel log", "samples of each second"),
+        *("samples of NVML 580.95.05", "devices by amd-smi, driver 6.16.6", "devices by amdgpu in sysfs"),
+    ],
+)
+def test_the_name_of_what_a_reader_could_not_read_stays_as_it_is(part: str) -> None:
+    state = NodeState(devices=(DEVICE,), not_checked={part: "late"})
+    (finding,) = ruling_of({"before": to_json(state), "after": to_json(state)}).findings
+    assert finding.what == f"not checked: {part} of evil (late)"
+
+
+def test_reasons_for_what_a_device_lacks_are_no_finding() -> None:
+    lacking = {"a": "not supported", "b": "not supported, or not readable (fan1)", "c": "no data"}
+    state = NodeState(devices=(replace(DEVICE, unavailable=lacking),))
+    assert not ruling_of({"before": to_json(state), "after": to_json(state)}).findings
 
 
 def test_a_long_model_leaves_the_node_in_the_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -132,6 +133,28 @@ def test_without_a_known_route_only_certain_faults_are_reported() -> None:
         facts |= {"interface": None, "mtu": None}
 
     assert judge(2, 2, bend) == ()
+
+
+_WORDS = "eth0 of node n0, which has failed: replace it"
+_CHOICE = {"value": _WORDS, "taken": [], "unknown": [_WORDS], "has_own": False, "leaves_host": False}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rdma": [_WORDS, {_WORDS: 1}], "memlock_bytes": 1},
+        {"interface": _WORDS, "mtu": 1500},
+        {"leftovers": [_WORDS]},
+        {"name": {"name": _WORDS, "addresses": [_WORDS], "own": None}},
+        {"interface": _WORDS, "chosen": {_WORDS: _CHOICE, "A": {**_CHOICE, "unknown": [], "leaves_host": True}}},
+    ],
+    ids=str,
+)
+def test_the_words_of_a_host_are_no_sentence_of_ours(changes: dict[str, Any]) -> None:
+    findings = judge(3, 2, on_node(1, **changes))
+    texts = [text for each in findings for text in (each.what, each.action, each.measured, *each.evidence)]
+    assert any(_WORDS in text for text in texts)
+    assert not [text for text in texts if _WORDS in re.sub('"[^"]*"', "", text)]
 
 
 def test_one_node_alone_talks_to_nobody() -> None:

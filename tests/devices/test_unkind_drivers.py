@@ -424,4 +424,4 @@ def test_a_part_of_the_log_that_was_lost_during_the_trial_is_listed() -> None:
     before = NodeState(devices=(HEALTHY,))
     after = NodeState(devices=(HEALTHY,), not_checked={"a part of the kernel log": "the kernel overwrote it"})
     (found,) = rule((before, ()), last=after).findings
-    assert found.what == "not checked: a part of the kernel log of gpu-00 (the kernel overwrote it)"
+    assert found.what == 'not checked: a part of the kernel log of gpu-00 ("the kernel overwrote it")'

@@ -6,26 +6,45 @@ part. The states that our readers know stay as they are. Any other text with a s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from seatrial.checks.diagnostics.rules import FAIL_ACTIONS, PROBLEM_ACTIONS
 from seatrial.devices.nvml_fields import RECOVERY_ACTIONS
-from seatrial.devices.readers import short_bus
+from seatrial.devices.readers import TWIN, short_bus
 from seatrial.devices.state import BROKEN, DeviceState, DeviceWindow, KernelEvent, NodeState, NodeWindow
 from seatrial.protocol.fields import CHECK_NAME, STAGE_NAME
 from seatrial.util.text import as_name, in_label
 
 NEWER = "a state that is newer than this seatrial"
 _FAILED = "failed: "
+_LACKING = (
+    *("not supported", "not known to this driver", "this driver is too old", "this driver has another version"),
+    *("no longer supported", "not found", "no data", "a virtual GPU without ECC", "nvidia-smi has none"),
+    *("amd-smi counts it in ticks", TWIN),
+)
+"""Beginnings of the reasons for a value that a device or driver lacks; any other is of one that it ought to have."""
+_SOURCE = r"[\w-]{1,40}(?:,? (?:driver )?\d[\w.+-]{0,40})?(?: in sysfs)?"
+_PART = re.compile(
+    "(?:NVIDIA|AMD) devices|NVLinks|(?:a part of the )?kernel log|samples of each second"
+    rf"|(?:devices by|samples of) {_SOURCE}"
+)
+"""The names of what a node could not read, ``NodeState.not_checked``."""
 _PHRASES = {
+    *_LACKING,
     *PROBLEM_ACTIONS,
     *FAIL_ACTIONS,
     *RECOVERY_ACTIONS.values(),
     *("exclusive process", "exclusive thread"),
     *("not supported", "not started", "in progress"),
 }
-"""The known states of several words: ``problem``, ``recovery_action``, ``compute_mode``, ``fabric_state``."""
+"""The known words for ``problem``, ``recovery_action``, ``compute_mode``, ``fabric_state`` and ``unavailable``."""
+
+
+def is_lacking(why: str) -> bool:
+    """Return whether a device or driver lacks a value, by its reason in ``DeviceState.unavailable``."""
+    return why.removeprefix('"').startswith(_LACKING)
 
 
 def state_in_known_words(state: NodeState) -> NodeState:
@@ -36,6 +55,9 @@ def state_in_known_words(state: NodeState) -> NodeState:
         topology={pair: _word(how) for pair, how in state.topology.items()},
         kernel_events=tuple(map(_event, state.kernel_events)),
         visible=None if state.visible is None else tuple(map(in_label, state.visible)),
+        not_checked={
+            what if _PART.fullmatch(what) else as_name(what): _word(why) for what, why in state.not_checked.items()
+        },
     )
 
 
@@ -68,6 +90,7 @@ def _device(device: DeviceState) -> DeviceState:
         recovery_action=device.recovery_action and _word(device.recovery_action),
         fabric_state=fabric,
         compute_mode=device.compute_mode and _word(device.compute_mode),
+        unavailable={as_name(name): _word(why) for name, why in device.unavailable.items()},
     )
 
 

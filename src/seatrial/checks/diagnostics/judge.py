@@ -8,13 +8,13 @@ from dataclasses import replace
 from itertools import islice
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory, histories, step_words
+from seatrial.checks.diagnostics.host_words import is_lacking
 from seatrial.checks.diagnostics.judge_device import device_findings, is_unread
 from seatrial.checks.diagnostics.judge_fleet import unlike_most
 from seatrial.checks.diagnostics.judge_handed import findings_of, handed_files, unjudged_of
 from seatrial.checks.diagnostics.judge_kernel_log import kernel_findings, too_many_events
 from seatrial.checks.diagnostics.params import Params
 from seatrial.devices.network_ports import ERROR_COUNTERS
-from seatrial.devices.readers import TWIN
 from seatrial.devices.state import DeviceState
 from seatrial.evidence.evidence import Evidence, a_node
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Limit, Ruling
@@ -30,12 +30,6 @@ _FEW_DEVICES = 3
 _MOST_REASONS = 64
 """Values that could not be read, of which each has a line."""
 _FAILS_PORT = ("link_downed",)
-_LACKING = (
-    *("not supported", "not known to this driver", "this driver is too old", "this driver has another version"),
-    *("no longer supported", "not found", "no data", "a virtual GPU without ECC", "nvidia-smi has none"),
-    *("amd-smi counts it in ticks", TWIN),
-)
-"""Beginnings of the reasons for a value that a device or driver lacks; any other is of one that it ought to have."""
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
@@ -267,7 +261,7 @@ def _not_checked(nodes: tuple[NodeHistory, ...]) -> Iterator[Finding]:
         for device in history.before.devices:
             refused = defaultdict[str, list[str]](list)
             for name, why in device.unavailable.items():
-                if not why.startswith(_LACKING) and name != "device":
+                if not is_lacking(why) and name != "device":
                     refused[why].append(name)
             for why, names in refused.items():
                 places[", ".join(names), why].append(f"GPU {device.index} of {a_node(history.node)}")

@@ -121,12 +121,12 @@ def _no_longer_said(history: NodeHistory, device: DeviceState) -> dict[str, str]
 def _silent(case: _Case) -> Iterator[Finding]:
     """Yield a warning for a device that does not answer its driver, or no longer: it may have counted anything."""
     if why := case.device.unavailable.get("device"):
-        what = f"did not answer its driver ({as_name(why)})"
+        what = f"did not answer its driver ({why})"
         yield case.finding("warn", what, "look at the kernel log; reset the GPU")
     if missing := _no_longer_said(case.history, case.device):
         names = [COUNTERS.get(name) or as_name(name) for name in missing]
         more = f" and {len(names) - 2} other counters" if len(names) > 2 else ""
-        what = f"no longer says its {', '.join(names[:2])}{more} ({as_name(next(iter(missing.values())))})"
+        what = f"no longer says its {', '.join(names[:2])}{more} ({next(iter(missing.values()))})"
         yield case.finding("warn", what, "look at the kernel log; reset the GPU")
     if case.device.unavailable.get("uuid") == TWIN:
         yield case.finding("warn", "has the UUID of another device", "replace the GPU, or its firmware")

@@ -11,9 +11,22 @@ from seatrial.checks.host.remedies import remedy
 from seatrial.checks.shared.host_inventory import HostInventory
 from seatrial.evidence.findings import Limit, Severity
 from seatrial.evidence.measurement import Measurement
+from seatrial.util.text import as_name
 
 MOST_LINES = 8
 """The largest number of evidence lines of one finding."""
+
+
+def in_names(value: Any) -> Any:
+    """Return a fact with each text as findings may have it: a name, path or address as it is, other words in quotes."""
+    if isinstance(value, str):
+        return as_name(value)
+    if isinstance(value, dict):
+        return {in_names(key): in_names(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        # A list has names or numbers.
+        return [entry if isinstance(entry, (int, float)) else as_name(str(entry)) for entry in value]
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +35,7 @@ class HostView:
 
     machine: HostInventory
     facts: Mapping[str, Any]
-    """The fact ``host``."""
+    """The fact ``host`` ``in_names``."""
     measurements: Mapping[str, Measurement]
     """By name."""
     processes: Mapping[int, Mapping[str, Any]]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seatrial.checks.host.forms import FORMS
-from seatrial.checks.host.host_view import MOST_LINES, HostView, Remark, TrialSetup
+from seatrial.checks.host.host_view import MOST_LINES, HostView, Remark, TrialSetup, in_names
 from seatrial.checks.host.one_node import judge_measurements, remarks_on_hostname, remarks_on_node
 from seatrial.checks.host.params import Params
 from seatrial.checks.host.rules import device_memory_rule
@@ -44,9 +44,8 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             measurements = {
                 measurement.name: measurement for measurement in evidence.measurements if measurement.rank == reporter
             }
-            hosts.append(
-                HostView(machine=machine, facts=reports[reporter], measurements=measurements, processes=processes)
-            )
+            facts = in_names(reports[reporter])
+            hosts.append(HostView(machine=machine, facts=facts, measurements=measurements, processes=processes))
         elif not set(machine.ranks).isdisjoint(evidence.asked):
             absent.append(f"host facts of node {machine.name}")
     remarks = [remark for host in hosts for remark in remarks_on_node(host, setup)]

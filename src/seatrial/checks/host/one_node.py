@@ -11,7 +11,6 @@ from seatrial.checks.host.rules import cores_rule, memlock_rule, memory_rule, op
 from seatrial.evidence.findings import Judged
 from seatrial.probe.cpu import cores_in
 from seatrial.probe.names import is_loopback
-from seatrial.util.text import as_name
 
 _GB = 1e9
 
@@ -58,7 +57,7 @@ def remarks_on_node(host: HostView, setup: TrialSetup) -> Iterator[Remark]:
             machine=host.machine,
             action="start it (ip link set lo up): without it a node does not reach itself, so its ranks cannot connect",
         )
-    leftovers = ", ".join(as_name(str(name)) for name in (host.facts.get("leftovers") or ())[:MOST_LINES])
+    leftovers = ", ".join(str(name) for name in (host.facts.get("leftovers") or ())[:MOST_LINES])
     if leftovers:
         yield Remark(
             severity="warn",
@@ -162,7 +161,6 @@ def remarks_on_hostname(host: HostView) -> Iterator[Remark]:
     if address is not None and is_loopback(str(address)):
         yield Remark(
             severity="info",
-            what=f"the hostname of {{nodes}} resolves to {as_name(str(address))}: harmless on one node,"
-            " fatal on several",
+            what=f"the hostname of {{nodes}} resolves to {address}: harmless on one node, fatal on several",
             machine=host.machine,
         )

@@ -10,7 +10,6 @@ from seatrial.checks.host.params import Params
 from seatrial.checks.host.rules import clock_rule, lookup_rule
 from seatrial.checks.shared.host_inventory import HostInventory, listed, split
 from seatrial.probe.names import is_loopback
-from seatrial.util.text import as_name
 
 _ONE_MTU = "give all nodes one MTU; where they differ, large messages may be cut up or lost"
 
@@ -32,11 +31,9 @@ def _hostname_trouble(name: Mapping[str, Any]) -> str:
     if not addresses:
         return "is not known to its resolver"
     if own is None:
-        shown = ", ".join(as_name(str(address)) for address in addresses[:3])
+        shown = ", ".join(map(str, addresses[:3]))
         return f"resolves to {shown}, which is no address of the node"
-    return (
-        f"resolves to {as_name(str(own))}, which on every host means that host itself" if is_loopback(str(own)) else ""
-    )
+    return f"resolves to {own}, which on every host means that host itself" if is_loopback(str(own)) else ""
 
 
 def _hostname(host: HostView, setup: TrialSetup) -> Iterator[Remark]:
@@ -61,10 +58,9 @@ def _hostname(host: HostView, setup: TrialSetup) -> Iterator[Remark]:
 
 
 def _interfaces(host: HostView, setup: TrialSetup) -> Iterator[Remark]:
-    to_conductor = host.facts.get("interface") and as_name(str(host.facts["interface"]))
-    for name, choice in (host.facts.get("chosen") or {}).items():
-        variable = as_name(str(name))
-        unknown = ", ".join(as_name(str(unknown_name)) for unknown_name in (choice.get("unknown") or ())[:MOST_LINES])
+    to_conductor = host.facts.get("interface")
+    for variable, choice in (host.facts.get("chosen") or {}).items():
+        unknown = ", ".join(map(str, (choice.get("unknown") or ())[:MOST_LINES]))
         if unknown:
             trouble, breaks = f"names {unknown}, which does not exist or is not up", True
         elif not choice.get("leaves_host"):
@@ -78,7 +74,7 @@ def _interfaces(host: HostView, setup: TrialSetup) -> Iterator[Remark]:
         example = f", such as {to_conductor}" if to_conductor else ""
         yield Remark(
             severity="fail" if breaks and is_used else "warn",
-            what=f"{variable}={as_name(str(choice.get('value')))} on {{nodes}} {trouble}",
+            what=f"{variable}={choice.get('value')} on {{nodes}} {trouble}",
             machine=host.machine,
             action=f"unset {variable}, or name the interface that leads to the other nodes{example}",
         )
