@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.environment.job_token import LEAST_CHARS
 from seatrial.rank.faults import KINDS
-from seatrial.run.job_secret import LEAST_CHARS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]

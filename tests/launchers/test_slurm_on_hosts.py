@@ -175,4 +175,17 @@ def test_munge_carries_the_token_for_a_user_who_says_so(hosts: Callable[[int], H
     teller.chmod(0o755)
     report = _trial(made, teller, "SEATRIAL_TOKEN=munge")
     assert report["acceptance"]["status"] == "PASS", report["findings"]
-    assert [(told / str(node)).read_text() for node in range(2)] == ["munge\n"] * 2
+    told_token = f"munge:{report['run_id']}\n"
+    assert [(told / str(node)).read_text() for node in range(2)] == [told_token] * 2
+
+
+def test_munge_carries_the_token_of_a_trial_under_srun(hosts: Callable[[int], Hosts], munged: None) -> None:
+    made = hosts(2)
+    _start(made, "munge")
+    what = ("smoke", "--only", "network,compute", "--nproc-per-node", "1", "--device", "cpu")
+    argv = made.seatrial("run", *what, "--out", str(made.folder / "reports"), "--json")
+    step = ("srun", "--nodes=2", "--ntasks-per-node=1", "--mpi=none")
+    done = _as_root(made, 0, "SEATRIAL_TOKEN=munge", *step, *argv, timeout_s=100.0)
+    report = json.loads(done.stdout)
+    assert report["acceptance"]["status"] == "PASS", (report["findings"], done.stderr)
+    assert len(report["nodes"]) == 2

@@ -172,7 +172,7 @@ def test_a_munge_that_fails_once_more_is_a_sentence(tmp_path: Path, monkeypatch:
     rendezvous = Rendezvous(
         host="127.0.0.1", ports=(0,), token="", protected=True, launcher="slurm", number=0, agents=2
     )
-    with pytest.raises(SeatrialError, match="munge does not work here: munge is not installed"):
+    with pytest.raises(SeatrialError, match="carry the secret of this job: munge is not installed; make a secret in a"):
         conduct(replace(A_JOB, nodes=2), tmp_path, lambda event: None, [], rendezvous)
 
 

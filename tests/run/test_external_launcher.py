@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from environment.recorded_environments import MPICH, OPENMPI_5, SRUN_1
+from environment.recorded_environments import MPICH, OPENMPI_5, SRUN_0, SRUN_1
 from environment.recorded_environments import TORCHRUN as TORCHRUN_2_2
 
 from seatrial.cli.argparse_app import parse
@@ -91,6 +92,22 @@ def test_another_job_meets_elsewhere(changed: dict[str, str]) -> None:
     other = find_rendezvous(identify({**environ, **changed}), {**environ, **changed})
     assert one.token != other.token
     assert one.ports != other.ports
+
+
+def test_munge_passes_the_token_of_this_job_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each agent knows of which job a credential must be, whichever conductor answers at its ports."""
+    (tmp_path / "munge").write_text("#!/bin/sh\necho MUNGE:x:\n")
+    (tmp_path / "munge").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    def token(environ: dict[str, str]) -> str:
+        rendezvous = find_rendezvous(identify(environ), environ)
+        assert (rendezvous.token, rendezvous.protected) == ("", True)
+        return rendezvous.agent_token
+
+    first, second = ({**environ, "SEATRIAL_TOKEN": "munge"} for environ in (SRUN_0, SRUN_1))
+    assert token(first) == token(second) != token({**first, "SLURM_STEP_ID": "1"})
+    assert re.fullmatch("munge:[0-9a-f]{64}", token(first))
 
 
 def test_a_given_token_replaces_the_derived_one() -> None:

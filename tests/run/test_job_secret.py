@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,20 +15,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from conductor.served import served
+from conductor.stub_agent import TOKEN
 
 from seatrial.agent import agent_main
-from seatrial.conductor.clock import clock_s
-from seatrial.conductor.server import Server
-from seatrial.errors import RequestError
+from seatrial.environment.job_token import read_token, ways_to_secret
+from seatrial.errors import RequestError, SeatrialError
 from seatrial.folders import open_private
 from seatrial.protocol import munge
-from seatrial.protocol.handshake import proof
+from seatrial.protocol.handshake import proof, proves
+from seatrial.protocol.munge import PROOF, agent_token, token_of
+from seatrial.protocol.timeouts import PROOF_S
 from seatrial.protocol.wire import Decoder, encode
 from seatrial.run import job_secret, munge_hosts
 from seatrial.run.job_secret import JobSecret, find_job_secret
 from seatrial.run.munge_hosts import hosts_of_credentials
 
 _SECRET = "0123456789abcdefghij"
+_RUN = "20261127-120000-abcd"
+_PURPOSE, _BY_MUNGE = token_of(_RUN), agent_token(_RUN)
 
 
 @pytest.fixture(autouse=True)
@@ -204,10 +209,35 @@ def test_a_folder_that_is_exchanged_after_the_look_brings_no_secret(
 
 def test_slurm_without_munge_is_refused_with_its_complaint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RequestError, match="munge: munge is not installed"):
+    with pytest.raises(RequestError, match=r"have no secret in common \(munge is not installed\), and others"):
         _found("slurm")
-    with pytest.raises(RequestError, match="SEATRIAL_TOKEN=munge: munge does not work here: munge is not installed"):
+    with pytest.raises(RequestError, match="SEATRIAL_TOKEN=munge: munge is not installed; leave it out and make a"):
         _found("slurm", "munge")
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "openmpi", "hydra", "env"])
+def test_munge_is_refused_where_it_carries_no_secret(launcher: str) -> None:
+    with pytest.raises(RequestError, match="SEATRIAL_TOKEN=munge: munge carries the secret under srun and with --on"):
+        _found(launcher, "munge", unprotected=True)
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "openmpi", "torchrun", "--on slurm"])
+def test_ways_to_a_secret_begin_with_what_nobody_reads(launcher: str) -> None:
+    """Who follows the advice must know that Slurm and mpirun send variables in clear."""
+    private, _, others = ways_to_secret(launcher).partition("SEATRIAL_TOKEN")
+    assert ("munge" in private) == ("slurm" in launcher)
+    assert ("--on ssh" if launcher == "--on slurm" else "~/.config/seatrial/token") in private
+    assert "readable" not in private
+    assert re.search("Slurm sends .* readable over its network|readable on the network of Slurm and mpirun", others)
+
+
+@pytest.mark.parametrize("value", ["MUNGE", "munge ", "Munge", "'munge'", "munged", "yes", "0123456789"])
+def test_a_value_that_is_no_secret_and_not_munge_is_refused(value: str) -> None:
+    """It would be taken for none, and the token be readable on the network."""
+    with pytest.raises(RequestError, match=f"SEATRIAL_TOKEN has {len(value)} characters.* the value munge, in just th"):
+        read_token({"SEATRIAL_TOKEN": value})
+    assert [read_token({"SEATRIAL_TOKEN": one}) for one in ("munge", _SECRET, "")] == ["munge", _SECRET, ""]
+    assert read_token({}) == ""
 
 
 def test_a_munge_of_the_working_folder_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +246,7 @@ def test_a_munge_of_the_working_folder_is_not_started(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", ".")
     with pytest.raises(munge.MungeError, match="munge is not installed"):
-        munge.make_credential("token", "the token")
+        munge.make_credential(_PURPOSE, "the token")
 
 
 # With a real munged
@@ -263,20 +293,20 @@ def munged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproce
 def test_munge_passes_a_secret_to_all_ranks_of_a_host(munged: subprocess.Popen[bytes]) -> None:
     assert _found("slurm") == JobSecret(munge=True)
     assert _found("slurm", "munge") == JobSecret(munge=True)
-    credential = munge.make_credential("token", "the token")
+    credential = munge.make_credential(_PURPOSE, "the token")
     # The second one is a replay to munged.
-    read = [munge.read_credential("token", credential) for _ in range(2)]
+    read = [munge.read_credential(_PURPOSE, credential) for _ in range(2)]
     assert [found and found.text for found in read] == ["the token"] * 2
     for wrong in ("", "MUNGE:AAAA:", credential[:-10] + "AAAAAAAAA:", "\0"):
-        assert munge.read_credential("token", wrong) is None
+        assert munge.read_credential(_PURPOSE, wrong) is None
 
 
 def test_a_credential_of_another_user_is_not_believed(munged: subprocess.Popen[bytes]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to be another user")
-    assert munge.read_credential("token", _credential(munged, b"evil", user=65534)) is None
+    assert munge.read_credential(_PURPOSE, _credential(munged, b"evil", user=65534)) is None
     # What it holds is no complaint of the daemon, with which an agent would end.
-    assert munge.read_credential("token", _credential(munged, b"\xff\xfe", user=65534)) is None
+    assert munge.read_credential(_PURPOSE, _credential(munged, b"\xff\xfe", user=65534)) is None
 
 
 def _credential(munged: subprocess.Popen[bytes], content: bytes, user: int | None = None) -> str:
@@ -286,24 +316,70 @@ def _credential(munged: subprocess.Popen[bytes], content: bytes, user: int | Non
 
 
 def test_an_agent_gets_its_token_by_munge_and_shows_its_host(munged: subprocess.Popen[bytes]) -> None:
-    credential = munge.make_credential("token", "the token")
-    server = Server("127.0.0.1", lambda node: "the token", lambda event: None, credential=credential)
-    server._nodes = 1
-    thread = threading.Thread(target=_greet_once, args=(server,))
-    thread.start()
-    try:
-        connection = agent_main._connect("127.0.0.1", [server.port], "munge", 0).connection
-        connection.close()
-    finally:
+    with served() as run:
+        run.server._credential = munge.make_credential(_PURPOSE, TOKEN)
+        control = agent_main._connect("127.0.0.1", [run.server.port], _BY_MUNGE, 0)
+        control.connection.close()
+        assert b'"welcome"' in control.received
+        run.over()
+    assert hosts_of_credentials(run.server.credentials) == ({0: _MUNGE_HOST}, {})
+
+
+def test_an_agent_obeys_no_conductor_of_another_run(munged: subprocess.Popen[bytes]) -> None:
+    """Two jobs of one user may meet at a port, or somebody in the path leads one to the other."""
+    with served() as run:
+        run.server._credential = munge.make_credential(token_of("another run"), TOKEN)
+        with socket.create_connection(("127.0.0.1", run.server.port)) as connection:
+            assert agent_main._shake_hands(connection, _BY_MUNGE, 0, port=run.server.port) is None
+        assert not run.server.members
+        run.news.append("SIGINT")
+        run.over()
+
+
+def test_an_agent_that_was_dropped_after_its_proof_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Munge may take so long that the conductor has closed the connection, in a crowd after 2 s."""
+    monkeypatch.setattr(agent_main, "read_credential", lambda *words, **limits: munge.Credential(text=_SECRET, host=""))
+    monkeypatch.setattr(agent_main, "make_credential", lambda *words, **limits: "MUNGE:x:")
+    proofs: list[object] = []
+
+    def conduct(listener: socket.socket) -> None:
+        for said in (b"", b"welcome\n"):
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as lines:
+                hello = Decoder().line(lines.readline()) or {}
+                own = proof(_SECRET, "conductor", hello["nonce"], "c", 0, listener.getsockname()[1])
+                answer = {"kind": "proof", "challenge": "c", "proof": own, "credential": "MUNGE:x:"}
+                connection.sendall(b"".join(encode(answer)))
+                answered = Decoder().line(lines.readline()) or {}
+                proofs.append(proves(answered["proof"], _SECRET, "agent", hello["nonce"], "c", 0))
+                connection.sendall(said)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=conduct, args=(listener,), daemon=True)
+        thread.start()
+        control = agent_main._connect("127.0.0.1", [listener.getsockname()[1]], _BY_MUNGE, 0)
+        control.connection.close()
         thread.join(20.0)
-        server.close()
-    assert hosts_of_credentials(server.credentials) == ({0: _MUNGE_HOST}, {})
+    assert (control.received, proofs) == (b"welcome\n", [True, True])
+
+
+def test_munge_has_less_time_than_the_conductor_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("munge", "unmunge"):
+        (tmp_path / name).write_text("#!/bin/sh\nexec sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    for call in (munge.make_credential, munge.read_credential):
+        with pytest.raises(munge.MungeError, match=r"munge did not answer within 0\.1 s"):
+            call(_PURPOSE, "MUNGE:x:", within_s=0.1)
+        with pytest.raises(munge.MungeError, match="munge did not answer within"):
+            call(_PURPOSE, "MUNGE:x:", within_s=-1.0)
+    assert agent_main._MUNGE_S < PROOF_S
 
 
 def test_a_credential_that_an_agent_has_sent_is_no_token(munged: subprocess.Popen[bytes]) -> None:
     """Both its proof and its credential cross the network in clear: who has read them must not be a controller."""
     overheard = "the proof of an agent"
-    credential = munge.make_credential("proof", overheard)
+    credential = munge.make_credential(PROOF, overheard)
     ours, theirs = socket.socketpair()
 
     def conduct() -> None:
@@ -315,14 +391,14 @@ def test_a_credential_that_an_agent_has_sent_is_no_token(munged: subprocess.Pope
     with ours, theirs:
         thread = threading.Thread(target=conduct)
         thread.start()
-        control = agent_main._shake_hands(ours, "munge", 0)
+        control = agent_main._shake_hands(ours, _BY_MUNGE, 0)
         thread.join()
     assert control is None
 
 
 def test_a_credential_with_another_proof_is_nobodys(munged: subprocess.Popen[bytes]) -> None:
     """Each connection has its own proof, so that nobody uses the credential of another node, which anybody can read."""
-    sound = munge.make_credential("proof", "proof")
+    sound = munge.make_credential(PROOF, "proof")
     sent = {0: ("proof", sound), 1: ("another proof", sound), 2: ("proof", "MUNGE:AAAA:")}
     sent |= {3: ("proof", "\ud800"), 4: ("proof", f"{sound}\n")}
     sent |= {5: ("proof", _credential(munged, b"seatrial proof of an agent: \xff"))}
@@ -377,7 +453,7 @@ def test_the_host_of_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     double.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert munge.read_credential("proof", "MUNGE:x:") == munge.Credential(text="proof", host=host)
+    assert munge.read_credential(PROOF, "MUNGE:x:") == munge.Credential(text="proof", host=host)
 
 
 @pytest.mark.parametrize("credential", [5, ["x"], {}, None, ""])
@@ -385,22 +461,34 @@ def test_a_stranger_that_sends_no_text_is_not_believed(credential: object) -> No
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"".join(encode({"kind": "proof", "challenge": "", "proof": "", "credential": credential})))
-        assert agent_main._shake_hands(ours, "munge", 0) is None
-
-
-def _greet_once(server: Server) -> None:
-    """Serve until the first proof has come."""
-    until = time.monotonic() + 15.0
-    with contextlib.suppress(AttributeError):  # it has no conductor that an agent could join
-        while time.monotonic() < until:
-            server._read_round(clock_s() + 0.1)
+        assert agent_main._shake_hands(ours, _BY_MUNGE, 0) is None
 
 
 def test_munge_without_its_daemon_is_a_sentence(munged: subprocess.Popen[bytes]) -> None:
-    credential = munge.make_credential("token", "the token")
+    credential = munge.make_credential(_PURPOSE, "the token")
     munged.terminate()
     munged.wait(10.0)
-    with pytest.raises(RequestError, match=r"\(munge: munge: Error: Failed to access .*\), and others could execute"):
+    with pytest.raises(RequestError, match=r"\(munge: Error: Failed to access .*\), and others could execute"):
         _found("slurm")
     with pytest.raises(munge.MungeError, match="Failed to access"):
-        munge.read_credential("token", credential)
+        munge.read_credential(_PURPOSE, credential)
+    assert "readable over its network" in _refusal_of_agent(1)
+    assert "openssl rand -hex 32" in _refusal_of_agent(8)
+
+
+def _refusal_of_agent(num_ports: int) -> str:
+    """Return what an agent says that visits a conductor and has no munge."""
+    with served() as run, pytest.MonkeyPatch.context() as patch:
+        run.server._credential = "MUNGE:x:"
+        ports = [run.server.port] * num_ports
+        patch.setenv("SEATRIAL_CONTROL", f"127.0.0.1:{','.join(map(str, ports))}")
+        patch.setenv("SEATRIAL_NODE_RANK", "0")
+        patch.setenv("SEATRIAL_JOB", "")
+        with pytest.raises(SeatrialError) as refused:
+            agent_main._join(_BY_MUNGE)
+        run.news.append("SIGINT")
+        run.over()
+    text = str(refused.value)
+    assert text.startswith("node 0 (")
+    assert "cannot get the secret of its job by munge: unmunge: Error: Failed to access" in text
+    return text

@@ -304,9 +304,18 @@ def test_an_impossible_request_is_refused(stub: Path, values: dict[str, Any], me
         MPIRUN.resolve(request(stub, **values))
 
 
-def test_munge_is_refused_where_it_cannot_carry_the_token(stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEATRIAL_TOKEN", "munge")
-    with pytest.raises(RequestError, match=r"mpirun sends the token readable to other hosts, .* use --on slurm or"):
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        ("munge", r"mpirun sends the token readable to other hosts, .* use --on slurm or"),
+        ("MUNGE", "SEATRIAL_TOKEN has 5 characters"),
+    ],
+)
+def test_munge_is_refused_where_it_cannot_carry_the_token(
+    token: str, told: str, stub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEATRIAL_TOKEN", token)
+    with pytest.raises(RequestError, match=told):
         MPIRUN.resolve(request(stub, hosts="a:2,b:2"))
     assert MPIRUN.resolve(request(stub)).nodes
 

@@ -248,3 +248,10 @@ def test_munge_passes_the_token_for_a_user_who_says_so(
     monkeypatch.delenv("SEATRIAL_TOKEN")  # as the controller does before it submits
     assert SLURM.has_munge is not None
     assert SLURM.has_munge(job) == passes
+
+
+@pytest.mark.parametrize("token", ["MUNGE", "munge ", "munged"])
+def test_a_misspelt_munge_sends_no_readable_token(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEATRIAL_TOKEN", token)
+    with pytest.raises(RequestError, match=r"SEATRIAL_TOKEN has . characters.* the value munge, in just these letters"):
+        SLURM.resolve(request(nodes=2))

@@ -3,7 +3,8 @@
 All settings come from its environment:
 
 - SEATRIAL_CONTROL: host:port of the conductor, host:port,port,... to try, or fd:NUMBER of an open connection.
-- SEATRIAL_TOKEN: the token of the run; ``munge``: the conductor sends it, in a credential that only this user can read.
+- SEATRIAL_TOKEN: the token of the run; ``munge:RUN``: the conductor of that run sends it, in a credential that only
+  this user can read.
 - SEATRIAL_JOB: the digest of what this agent may start (``protocol/job_digest.py``).
 - SEATRIAL_NODE_RANK: number of this node, or the name of the variable that holds it, such as SLURM_NODEID.
 - SEATRIAL_NODES_HERE (optional): nodes that share this machine and its cores.
@@ -37,6 +38,7 @@ from seatrial.agent.guardian import ENDING, guard
 from seatrial.agent.supervisor import Agent
 from seatrial.environment.home import give_home
 from seatrial.environment.interface_choice import MARK, choose
+from seatrial.environment.job_token import ways_to_secret
 from seatrial.environment.secret_variable import take_secret
 from seatrial.environment.working_folder import require_own_number
 from seatrial.errors import RequestError, SeatrialError
@@ -47,8 +49,15 @@ from seatrial.protocol import job_digest
 from seatrial.protocol.commands import AgentProof, ConductorProof, Hello
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import LineTags
-from seatrial.protocol.munge import MungeError, make_credential, read_credential
-from seatrial.protocol.timeouts import join_timeout_s
+from seatrial.protocol.munge import (
+    PROOF,
+    MungeError,
+    make_credential,
+    read_credential,
+    run_of_agent_token,
+    token_of,
+)
+from seatrial.protocol.timeouts import PROOF_S, join_timeout_s
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 from seatrial.util.file_limit import raise_file_limit
 from seatrial.util.job_signals import for_ranks, unless_ignored
@@ -60,6 +69,8 @@ _SAME_SIGNAL_S = 1.0
 passes it on: within this time that is one signal."""
 _ANSWER_TIMEOUT_S = 10.0
 """Time for the conductor's first line."""
+_MUNGE_S = PROOF_S - 2.0
+"""Time for both calls of munge. Later the conductor would have closed the connection."""
 _FIRST_ANSWER_S = 2.0
 """The same on the first visit of several ports; each further visit has twice the time. Others can know the ports and
 listen there, and one that keeps silent must not use up the time to join."""
@@ -139,7 +150,13 @@ def _join(token: str | None) -> Agent:
     address = os.environ.pop("SEATRIAL_ADDRESS", "") or _address(peers, needed=host == "fd")
     if os.environ.get(MARK) == "route" and address and (interface := interface_to(address)):
         choose(os.environ, interface)
-    control = _attach(numbers[0], token, node_rank) if host == "fd" else _connect(host, numbers, token, node_rank)
+    try:
+        control = _attach(numbers[0], token, node_rank) if host == "fd" else _connect(host, numbers, token, node_rank)
+    except MungeError as error:
+        ways = ways_to_secret("slurm" if len(numbers) > 1 else "--on slurm")
+        raise SeatrialError(
+            f"node {node_rank} ({platform.node()}) cannot get the secret of its job by munge: {error}; {ways}."
+        ) from error
     return Agent(
         control=control,
         job=job,
@@ -209,7 +226,8 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
     """Return the connection to the conductor of this job.
 
     Another job's conductor, or a stranger, may listen on one of the ports, so the agent obeys no peer that has not
-    proved that it knows the token. Raises SeatrialError when no conductor of this job answers in time.
+    proved that it knows the token. Raises SeatrialError when no conductor of this job answers in time, and MungeError
+    where munge should bring the token and does not work.
 
     All agents of a machine should join by the same address of the conductor: from where they connect tells it what
     shares a machine. So an agent that finds it at a later address of its name looks once more at the earlier ones.
@@ -247,6 +265,9 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
                 control = _shake_hands(connection, token, node_rank, answer_s, port=port, joins=not earlier)
             except OSError as error:
                 reason, control, answered = error, None, False
+            except MungeError:
+                connection.close()
+                raise
             if control is not None and not earlier:
                 return control
             connection.close()
@@ -297,7 +318,9 @@ def _shake_hands(
     port: int = 0,
     joins: bool = True,
 ) -> ControlConnection | None:
-    """Return the connection after the handshake. None: no valid proof came. Raises OSError for no answer.
+    """Return the connection after the handshake. None: no valid proof came.
+
+    Raises OSError for no answer, and MungeError.
 
     ``port``: to which it leads. A neighbor who listens there would pass on what the conductor says at another one.
     ``joins``: whether to send the proof of this agent, with which it joins; else only the conductor proves itself.
@@ -308,13 +331,11 @@ def _shake_hands(
     first, received = _first_line(connection, answer_s)
     answer = cast("ConductorProof", Decoder().line(first) or {})
     challenge = answer.get("challenge")
-    by_munge = token == "munge"
-    if by_munge:
-        sent_credential = answer.get("credential")
-        try:
-            sent = read_credential("token", sent_credential) if isinstance(sent_credential, str) else None
-        except MungeError as error:
-            raise _without_munge(node_rank, "read", error) from error
+    run = run_of_agent_token(token)
+    until = time.monotonic() + _MUNGE_S
+    if run is not None:
+        credential = answer.get("credential")
+        sent = read_credential(token_of(run), credential, within_s=_MUNGE_S) if isinstance(credential, str) else None
         if sent is None:
             return None
         token = sent.text
@@ -324,12 +345,11 @@ def _shake_hands(
         return None
     if joins:
         own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))
-        if by_munge:
-            try:
-                own_proof["credential"] = make_credential("proof", own_proof["proof"])
-            except MungeError as error:
-                raise _without_munge(node_rank, "prove", error) from error
+        if run is not None:
+            own_proof["credential"] = make_credential(PROOF, own_proof["proof"], within_s=until - time.monotonic())
         connection.sendall(b"".join(encode(own_proof)))
+        if run is not None and not received:
+            received = _after_proof(connection, answer_s)
     return ControlConnection(
         connection=connection,
         received=received,
@@ -338,11 +358,20 @@ def _shake_hands(
     )
 
 
-def _without_munge(node_rank: int, verb: str, error: MungeError) -> SeatrialError:
-    return SeatrialError(
-        f"node {node_rank} ({platform.node()}) cannot {verb} the secret of its job: munge: {error}; start munged there,"
-        " or set SEATRIAL_TOKEN, 20 random characters or more, in all processes (leave it out with --on slurm)."
-    )
+def _after_proof(connection: socket.socket, answer_s: float) -> bytes:
+    """Return what the conductor says to the proof of this agent, empty where that takes long.
+
+    Raises OSError where it has closed the connection: munge may take so long that strangers took the place of this one
+    among those that it waits for.
+    """
+    connection.settimeout(answer_s)
+    try:
+        received = connection.recv(1 << 16)
+    except TimeoutError:
+        return b""
+    if not received:
+        raise ConnectionResetError("the controller closed the connection after the proof of this agent")
+    return received
 
 
 def _first_line(connection: socket.socket, answer_s: float) -> tuple[bytes, bytes]:

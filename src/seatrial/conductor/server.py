@@ -25,10 +25,10 @@ from seatrial.protocol.commands import AgentProof, ConductorProof, Hello, TimeAn
 from seatrial.protocol.events import NoteEvent, Source
 from seatrial.protocol.handshake import proof, proves
 from seatrial.protocol.line_tags import CHANGED, TAG_CHARS, LineTags
+from seatrial.protocol.timeouts import PROOF_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
 
 _TICK_S = 0.25
-_HELLO_TIMEOUT_S = 10.0
 _MAX_STRANGERS = 256
 """Connections that have not proved that they know the token."""
 _MAX_UNREAD_BYTES = 8 << 20
@@ -265,7 +265,7 @@ class Server:
         if self._listener not in self._selector.get_map():
             self._selector.register(self._listener, selectors.EVENT_READ, self._door)
         read_until = self._turns.read_until
-        for peer in [peer for peer in self._strangers if read_until - peer.since > _HELLO_TIMEOUT_S]:
+        for peer in [peer for peer in self._strangers if read_until - peer.since > PROOF_S]:
             if peer.attached is None:
                 self._drop(peer)
 

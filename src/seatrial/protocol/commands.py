@@ -24,7 +24,7 @@ class Hello(TypedDict):
 
 class _ConductorProofOptional(TypedDict, total=False):
     credential: str
-    """Credential of munge that holds the token, for an agent whose SEATRIAL_TOKEN is ``munge``."""
+    """Credential of munge that holds the token, for an agent whose SEATRIAL_TOKEN is ``munge:RUN``."""
 
 
 class ConductorProof(_ConductorProofOptional):
@@ -39,7 +39,7 @@ class ConductorProof(_ConductorProofOptional):
 
 class _AgentProofOptional(TypedDict, total=False):
     credential: str
-    """Credential of munge that holds this proof and names the agent's host, if SEATRIAL_TOKEN is ``munge``."""
+    """Credential of munge that holds this proof and names the agent's host, if SEATRIAL_TOKEN is ``munge:RUN``."""
 
 
 class AgentProof(_AgentProofOptional):

@@ -6,6 +6,8 @@ import os
 
 from seatrial.errors import RequestError
 
+PROOF_S = 10.0
+"""The conductor closes a connection that has not proved that it knows the token for this long."""
 HEARTBEAT_S = 2.0
 """Interval of the conductor's heartbeats."""
 CONDUCTOR_SILENT_S = 30.0

@@ -24,6 +24,7 @@ from seatrial.conductor.server import Server
 from seatrial.conductor.steps import of_plan
 from seatrial.conductor.trial_conductor import TrialConductor
 from seatrial.environment import working_folder
+from seatrial.environment.job_token import ways_to_secret
 from seatrial.errors import SeatrialError
 from seatrial.judge.conclude import fails, interface, next_round, suspects
 from seatrial.probe.host import host_name, is_in_container
@@ -32,7 +33,7 @@ from seatrial.protocol.events import SCHEMA, EndEvent, Event, NoteEvent, RunEven
 from seatrial.protocol.fields import MOST_GENERATIONS
 from seatrial.protocol.handshake import node_token
 from seatrial.protocol.launchers import starts_all_nodes
-from seatrial.protocol.munge import MungeError, make_credential
+from seatrial.protocol.munge import MungeError, agent_token, make_credential, token_of
 from seatrial.protocol.timeouts import HEARTBEAT_S, join_timeout_s
 from seatrial.report.program_ending import LOGS
 from seatrial.run.external_launcher import Rendezvous, own_agent_command
@@ -227,7 +228,7 @@ def _conduct(
     driver = target.driver(job)
     try:
         if rendezvous is None:
-            sent = "munge" if credential else token
+            sent = agent_token(job.run) if credential else token
             commands = target.render(job, control=f"{host}:{server.port}", token=sent, keep=keep)
         else:
             commands = (own_agent_command(job, rendezvous, server.port, keep=keep),)
@@ -272,11 +273,10 @@ def _credential(target: Target, job: Processes, rendezvous: Rendezvous | None, t
     if is_without_munge or (rendezvous is not None and rendezvous.token):
         return ""
     try:
-        return make_credential("token", token)
+        return make_credential(token_of(job.run if rendezvous is None else rendezvous.name), token)
     except MungeError as error:
-        raise SeatrialError(
-            f"SEATRIAL_TOKEN=munge: munge does not work here: {error}; start munged, or leave the variable out."
-        ) from None
+        ways = ways_to_secret("--on slurm" if rendezvous is None else rendezvous.launcher)
+        raise SeatrialError(f"munge does not carry the secret of this job: {error}; {ways}.") from None
 
 
 def _compared(server: Server, found: FoundHosts, nodes: int) -> list[Event]:

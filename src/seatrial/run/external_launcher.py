@@ -22,6 +22,7 @@ from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
 from seatrial.probe.names import resolve
 from seatrial.probe.torch_install import interpreter
+from seatrial.protocol.munge import agent_token
 from seatrial.run.job_secret import find_job_secret
 from seatrial.targets import local_target, resources
 from seatrial.targets.hidden_values import refuse_secrets_in_clear
@@ -61,6 +62,8 @@ class Rendezvous:
     """Candidates in the order to try them: another job on the same machines may use the first."""
     token: str
     """Empty where munge passes the token that the first process makes."""
+    name: str = ""
+    """Then a digest that names this job; it is no secret."""
     protected: bool
     """Whether the token contains a secret; otherwise it only distinguishes jobs."""
     launcher: str
@@ -77,7 +80,7 @@ class Rendezvous:
     @property
     def agent_token(self) -> str:
         """Return the value of SEATRIAL_TOKEN of each agent, the one of this process included."""
-        return self.token or "munge"
+        return self.token or agent_token(self.name)
 
     @property
     def control(self) -> str:
@@ -249,11 +252,13 @@ def find_rendezvous(identity: Identity, environ: Mapping[str, str], *, unprotect
         identity.launcher, environ, on_one_machine=is_on_one_machine(identity), unprotected=unprotected
     )
     shared = f"seatrial {os.getuid()} {key} {secret.text}"
+    # Bytes that are not UTF-8 are lone surrogates in os.environ.
+    digest = hashlib.sha256(shared.encode(errors="surrogatepass")).hexdigest()
     return Rendezvous(
         host=host,
         ports=_ports(key),
-        # Bytes that are not UTF-8 are lone surrogates in os.environ.
-        token="" if secret.munge else hashlib.sha256(shared.encode(errors="surrogatepass")).hexdigest(),
+        token="" if secret.munge else digest,
+        name=digest if secret.munge else "",
         protected=secret.protected,
         launcher=identity.launcher,
         number=number,

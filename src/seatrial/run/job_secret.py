@@ -15,22 +15,15 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from seatrial.environment.job_token import LEAST_CHARS, MUNGE, TOKEN_FILE, read_token, ways_to_secret
 from seatrial.errors import RequestError
 from seatrial.files import create_whole, read_trusted, status_behind_links
 from seatrial.folders import NotPrivateError, open_private, own_folder_name
-from seatrial.protocol.munge import MungeError, make_credential
+from seatrial.protocol.munge import MungeError, make_credential, token_of
 
-LEAST_CHARS = 20
-"""Characters of a secret. Shorter ones could be guessed from an overheard handshake, with billions of guesses a second,
-if people type them."""
 _MOST_BYTES = 4_096
-_TOKEN_FILE = "~/.config/seatrial/token"
 _MADE = re.compile("[0-9a-f]{64}")
 """A secret of a machine, as ``_machine_secret`` makes it."""
-_HOW = (
-    f"make a secret in a home folder that all nodes share ((umask 077; mkdir -p ~/.config/seatrial; openssl rand -hex"
-    f" 32 > {_TOKEN_FILE})), or set SEATRIAL_TOKEN to the same {LEAST_CHARS} or more random characters in all processes"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +43,12 @@ class JobSecret:
 
 def find_job_secret(launcher: str, environ: Mapping[str, str], *, on_one_machine: bool, unprotected: bool) -> JobSecret:
     """Return the secret of this job. Raises RequestError where there is none, or one that others could know."""
-    token = environ.get("SEATRIAL_TOKEN")
-    if token == "munge" and launcher == "slurm":
-        try:
-            make_credential("token", "")
-        except MungeError as error:
-            raise RequestError(
-                f"SEATRIAL_TOKEN=munge: munge does not work here: {error}; start munged, or leave the variable out."
-            ) from None
+    token = read_token(environ)
+    if token == MUNGE:
+        if problem := _munge_problem(launcher):
+            raise RequestError(f"SEATRIAL_TOKEN={MUNGE}: {problem}; leave it out and {ways_to_secret(launcher)}.")
         return JobSecret(munge=True)
     if token:
-        if len(token) < LEAST_CHARS:
-            raise RequestError(
-                f"SEATRIAL_TOKEN has {len(token)} characters, and a secret needs at least {LEAST_CHARS}: openssl rand"
-                " -hex 32 makes one."
-            )
         return JobSecret(text=token)
     if on_one_machine:
         machine_secret = _machine_secret(environ)
@@ -73,24 +57,32 @@ def find_job_secret(launcher: str, environ: Mapping[str, str], *, on_one_machine
     file_secret = _file_secret()
     if file_secret:
         return JobSecret(text=file_secret)
-    reason = ""
-    if launcher == "slurm":
-        try:
-            make_credential("token", "")
-            return JobSecret(munge=True)
-        except MungeError as error:
-            reason = f" (munge: {error})"
+    problem = _munge_problem(launcher)
+    if not problem:
+        return JobSecret(munge=True)
     if unprotected:
         return JobSecret()
+    reason = f" ({problem})" if launcher == "slurm" else ""
     raise RequestError(
-        f"the processes that {launcher} started have no secret in common{reason}, and others could execute"
-        f" code as you on all nodes: {_HOW}; --unprotected runs without one."
+        f"the processes of {launcher} have no secret in common{reason}, and others could execute code as you:"
+        f" {ways_to_secret(launcher)}; --unprotected runs without one."
     )
+
+
+def _munge_problem(launcher: str) -> str:
+    """Return why munge does not carry the secret of a job here; empty: it does."""
+    if launcher != "slurm":
+        return "munge carries the secret under srun and with --on slurm alone"
+    try:
+        make_credential(token_of(""), "")
+    except MungeError as error:
+        return str(error)
+    return ""
 
 
 def _file_secret() -> str:
     """Return the text of the token file of this user, or an empty text where there is none. Raises RequestError."""
-    path = os.path.expanduser(_TOKEN_FILE)
+    path = os.path.expanduser(TOKEN_FILE)
     try:
         text = read_trusted(path, _MOST_BYTES, private=True).decode(errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
@@ -102,7 +94,7 @@ def _file_secret() -> str:
     if len(text) < LEAST_CHARS:
         raise RequestError(
             f"{path} holds {len(text)} characters, and a secret needs at least {LEAST_CHARS}: openssl rand -hex 32 >"
-            f" {_TOKEN_FILE} makes one."
+            f" {TOKEN_FILE} makes one."
         )
     return text
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from seatrial.protocol.munge import MungeError, read_credential
+from seatrial.protocol.munge import PROOF, MungeError, read_credential
 
 _AT_ONCE = 8
 """Each is a process, of a few milliseconds where the resolver answers."""
@@ -39,7 +39,7 @@ def hosts_of_credentials(
             unread[node] = f"unmunge did not answer for all of them within {_READ_S:.0f} s"
             return
         try:
-            found = read_credential("proof", credential)
+            found = read_credential(PROOF, credential)
         except MungeError as error:
             unread[node] = str(error)
             return

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from seatrial import start
 from seatrial.environment import self_location, working_folder
+from seatrial.environment.job_token import MUNGE, read_token
 from seatrial.errors import RequestError, TargetUnreachableError
 from seatrial.targets.hosts import HOSTFILE, HOSTS, Host, hosts_of
 from seatrial.targets.option import MPIRUN, OVERSUBSCRIBE, Option
@@ -84,9 +85,9 @@ def _resolve(target_request: TargetRequest) -> Placement:
 
     launcher = _find_mpirun(target_request.own["mpirun"])
     requested_hosts = _hosts(target_request)
-    if requested_hosts and os.environ.get("SEATRIAL_TOKEN") == "munge":
+    if requested_hosts and read_token(os.environ) == MUNGE:
         raise RequestError(
-            "SEATRIAL_TOKEN=munge: mpirun sends the token readable to other hosts, and munge cannot carry it there;"
+            f"SEATRIAL_TOKEN={MUNGE}: mpirun sends the token readable to other hosts, and munge cannot carry it there;"
             " use --on slurm or --on ssh, or leave the variable out where you trust the network."
         )
     if launcher.kind != "openmpi" and (name := next((host.name for host in requested_hosts if ":" in host.name), "")):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial import start
+from seatrial.environment.job_token import MUNGE, read_token
 from seatrial.errors import RequestError
 from seatrial.targets.hidden_values import shown_launcher_arguments
 from seatrial.targets.hosts import QUEUE_TIMEOUT, queue_timeout_s
@@ -109,7 +110,7 @@ def _resolve(target_request: TargetRequest) -> Placement:
             queue_timeout_s=queue_timeout_s(own),
             # Nobody but the user knows whether munge works where the agents start: not in a container without the
             # socket of munged, nor beside a Slurm whose munged is another one.
-            by_munge=os.environ.get("SEATRIAL_TOKEN") == "munge",
+            by_munge=read_token(os.environ) == MUNGE,
         ),
     )
 
