@@ -100,6 +100,18 @@ def test_a_training_that_started_again_is_judged_by_its_last_start(
     assert _trained(lists, tmp_path) == ("ended", "all pods have ended")
 
 
+@pytest.mark.parametrize("other", by_day([_EVICTED, ended(1, 143, is_deleted=True, **_PREEMPTED)]))
+@pytest.mark.parametrize("first", by_day([running(0), _deleted(running(0))]))
+def test_a_first_pod_that_takes_its_grace_is_waited_for(
+    first: dict[str, Any], other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others were stopped, and JobSet starts all again once the first one has ended."""
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.0)
+    lists = [_of(0, *_BOTH_RUN), *[_of(0, first, other)] * 3]
+    lists += [_of(1, *_BOTH_RUN), _of(1, ended(0, 0), ended(1, 0))]
+    assert _trained(lists, tmp_path) == ("ended", "all pods have ended")
+
+
 def test_earlier_pods_that_are_still_there_are_not_judged(tmp_path: Path) -> None:
     old = _of(0, _deleted(running(0)), _EVICTED)
     lists = [_of(0, *_BOTH_RUN), old, [*old, *_of(1, *_BOTH_RUN)], [*old, *_of(1, ended(0, 0), ended(1, 0))]]

@@ -168,10 +168,11 @@ class PodFollower:
         """Whether a pod has failed that nothing restarts, or all but the first one have ended: then the run is over.
 
         The rank of the first one shares the last exchange of a training with the others, and can only print after it.
+        Where all pods can start again, they do so after each end but those with exit code 0, once the first has ended.
         """
         ended = [pod for pod in self.pods if pod.state == "ended"]
-        if any(pod.exit_code != 0 and not pod.stop for pod in ended):
-            return not self._job.detail.workload.max_restarts
+        if any(pod.exit_code != 0 and (self._restarts or not pod.stop) for pod in ended):
+            return not self._restarts
         if self.first_log is None or self._job.nodes == 1 or self._under_mpi:
             return False
         first = self.first_log.pod.uid
