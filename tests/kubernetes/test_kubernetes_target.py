@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from kubernetes.kubectl_script_double import scripted
 from test_docs_commands import commands_of
 
 from seatrial.cli.argparse_app import parse
 from seatrial.cli.commands.run import run
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
-from seatrial.request import script_request
+from seatrial.plan.model import Plan
+from seatrial.request import script_request, trial_request
 from seatrial.request.training_request import resolve
-from seatrial.request.trial_request import job_of, request_of
+from seatrial.request.trial_request import job_of, plan_of, request_of
 from seatrial.run.run_program import dry_run
 from seatrial.targets.kubernetes import kubernetes_target
 from seatrial.targets.registry import dry_run_lines
@@ -90,6 +93,31 @@ def test_a_plan_file_is_sent_along(tmp_path: Path) -> None:
     assert arguments_of(objects)[-2:] == ["--", "/tmp/seatrial/plan.json"]
     assert json.loads(objects[1]["data"]["plan.json"]) == {"level": "smoke", "collectives": {"max_latency_us": 9000.0}}
     assert objects[1]["metadata"]["name"] in json.dumps(objects[-1])
+
+
+@pytest.mark.parametrize("content", ['{"password": "hunter2"}', '{"level": "smoke", "compute": {"token": "hunter2"}}'])
+def test_no_cluster_sees_a_file_that_is_no_plan(content: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text(content)
+    context = {"current-context": "c", "clusters": [{"cluster": {"server": "https://c"}}]}
+    kubectl = scripted(tmp_path, ("*'config view'*", f"echo '{json.dumps(context)}'"), ("*", f"cat > {tmp_path}/seen"))
+    image = _IMAGE.removesuffix(" --dry-run")
+    with pytest.raises(RequestError, match=r"settings\.json: .*(is missing|has no parameter)"):
+        printed(f"run {tmp_path}/settings.json --on job --gpu-resource none --kubectl {kubectl} {image}")
+    assert not (tmp_path / "seen").exists()
+
+
+def test_the_plan_that_is_sent_along_is_the_one_that_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user may exchange the file meanwhile."""
+    (plan := tmp_path / "mine.json").write_text('{"level": "smoke"}')
+
+    def exchanged_afterwards(values: Mapping[str, Any]) -> Plan:
+        found = plan_of(values)
+        plan.write_text('{"password": "hunter2"}')
+        return found
+
+    monkeypatch.setattr(trial_request, "plan_of", exchanged_afterwards)
+    objects = printed(f"run {plan} --on job --gpu-resource none {_IMAGE}")
+    assert json.loads(objects[1]["data"]["plan.json"]) == {"level": "smoke"}
 
 
 def test_a_trial_of_cpus_must_be_requested() -> None:

@@ -42,6 +42,9 @@ class Plan:
     reduced: Mapping[str, str] = field(default_factory=dict)
     """The parameters by which a file or an option measures less than the level: ``compute.cpu_size`` -> ``64 (level
     quick: 1024)``. A PASS is then partial."""
+    document: Mapping[str, Any] | None = field(default=None, compare=False)
+    """What the file says, for pods that read it again; None: a level. It has no other keys than a plan may have, and is
+    no part of the JSON."""
 
     def params(self, check: str, cls: type[Params]) -> Params:
         """Return the parameters of one check as ``cls``, its Params dataclass. Lists become tuples."""

@@ -68,13 +68,14 @@ def read_plan(
     if source.endswith((".py", ".sh")):
         raise RequestError(f"plan {printable(source)!r}: a script is no plan; seatrial launch starts it.")
     plan = _PlanBuilder(schemas)
-    if is_level(source):
+    document = None if is_level(source) else read_file(source)
+    if document is None:
         name, source_name = source, f"level {source}"
         plan.merge(read_level(source), source_name, of_file=False)
     else:
         name = printable(source)
         source_name = f"plan {name}"
-        plan.merge_file(read_file(source), source_name)
+        plan.merge_file(document, source_name)
     asked = in_order(plan.checks, scopes)
     if stranded := world_without_bootstrap(asked, scopes):
         raise RequestError(f"{source_name}: {stranded} cannot run without bootstrap; add bootstrap to checks.")
@@ -97,6 +98,7 @@ def read_plan(
         settings={check: plan.settings[check] for check in selected},
         demands_limits=plan.demands_limits,
         reduced=dict(reduced for check in selected for reduced in plan.reduced(check, work.get(check, ()))),
+        document=document,
     )
 
 

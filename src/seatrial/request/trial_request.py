@@ -87,6 +87,9 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
     target_request = request.target_request
     if target_request.target != "mpirun" and not TARGETS[target_request.target].conducts_remotely:
         resources.require_mpi_launcher(target_request.backend, identity, "run", min_ranks=_MIN_MPI_RANKS)
+    # A target may send the plan to a cluster, which should see nothing of a file that is no plan.
+    plan = plan_of({name: getattr(request, name) for name in _OF_PLAN})
+    target_request = dataclasses.replace(target_request, plan=plan.document)
     placement = (
         TARGETS[target_request.target].resolve(target_request)
         if rendezvous is None
@@ -94,9 +97,7 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
     )
     planted = planted_faults(os.environ)
     on_one_machine = external_launcher.is_on_one_machine(identity) if rendezvous else target_request.target == "local"
-    plan = _about_these_nodes(
-        plan_of({name: getattr(request, name) for name in _OF_PLAN}), 1 if on_one_machine else placement.nodes
-    )
+    plan = _about_these_nodes(plan, 1 if on_one_machine else placement.nodes)
     if request.evidence and placement.device == "cpu" and TARGETS[target_request.target].conducts_remotely:
         raise RequestError(
             f"--evidence {request.evidence[0]}: the pods use CPUs, so that their trial leaves the check"

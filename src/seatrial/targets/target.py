@@ -44,6 +44,8 @@ class TargetRequest:
     """The values of the options that this target declares (``Target.options``), by their names."""
     typed: tuple[str, ...] = ()
     """The command and its options without the target options, for a target whose nodes run the command again."""
+    plan: Mapping[str, Any] | None = None
+    """The plan file that was typed, as it was read and judged, for the same targets; None: a level, or no trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

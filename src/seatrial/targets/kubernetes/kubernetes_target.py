@@ -385,7 +385,6 @@ def _arguments(
     target_request: TargetRequest, claims: Sequence[Claim], nodes: int, script: CarriedScript | None
 ) -> tuple[tuple[str, ...], dict[str, bytes], int]:
     """Return the arguments of seatrial in the pods, the files that they need, and how often all pods may restart."""
-    from seatrial.plan.plan_file import is_level, read_file
     from seatrial.targets.kubernetes.manifest.workload import COPY, JOIN_TIMEOUT_S
 
     command, *words = target_request.typed
@@ -395,8 +394,8 @@ def _arguments(
     restarts = [word.partition("=")[2] for word in options if command == "train" and word.startswith("--max-restarts=")]
     options = [word for word in options if word.partition("=")[0] not in _CONTROLLER_OPTIONS.get(command, ("--out",))]
     files: dict[str, bytes] = {}
-    if command == "run" and positional and not is_level(positional[1]):
-        files["plan.json"] = json.dumps(read_file(positional[1]), separators=(",", ":")).encode()
+    if target_request.plan is not None:
+        files["plan.json"] = json.dumps(target_request.plan, separators=(",", ":")).encode()
         positional[1] = f"{COPY}/plan.json"
     if script is not None:
         files[script.name] = script.content
