@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training.small_files import write_mnist
 
 from seatrial.cli.command import commands, options_of
 from seatrial.environment.identity import identify
@@ -69,12 +68,6 @@ def test_how_a_model_is_cut_reaches_the_recipe() -> None:
     assert (asked.spec.recipe.model_parallel_size, asked.spec.recipe.num_microbatches) == (3, 5)
     assert "pipeline over 3;" in asked.summary
     assert ask(strategy="tensor", model="mlp").spec.recipe.model_parallel_size == 2
-
-
-def test_the_named_folder_decides_the_sizes_of_a_workload(tmp_path: Path) -> None:
-    write_mnist(tmp_path, 40, 10)
-    with pytest.raises(RequestError, match="larger than the 40 training samples of mnist"):
-        ask(workload="mnist", data=str(tmp_path), global_batch_size=64)
 
 
 def test_a_checkpoint_on_other_hosts_need_not_be_here(tmp_path: Path) -> None:

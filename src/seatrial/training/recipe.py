@@ -194,7 +194,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def fit_to_world(
-    asked: Recipe, world_size: int, workload: Workload, *, batch_size: int | None, epochs: int | None
+    asked: Recipe, world_size: int, num_train: int, *, batch_size: int | None, epochs: int | None
 ) -> tuple[Recipe, str]:
     """Return the recipe that this number of ranks trains in the acceptance trial, and the key of its reference.
 
@@ -204,12 +204,12 @@ def fit_to_world(
     Args:
         asked: The recipe for any number of ranks.
         world_size: Number of ranks.
-        workload: The workload of that recipe.
+        num_train: Number of training samples of that recipe's workload.
         batch_size: Samples per rank and step; replaces the global batch. None: keep the global batch.
         epochs: Passes over the training part; replaces the steps. None: keep the steps.
     """
     batch = asked.global_batch_size if batch_size is None else batch_size * world_size
-    name, num_samples, num_train, batch_text = asked.workload, asked.num_samples, workload.num_train, f"{batch}"
+    name, num_samples, batch_text = asked.workload, asked.num_samples, f"{batch}"
     if name == "digits" and world_size > MAX_DIGITS_RANKS:
         per_rank = batch_size or _WORLD_BATCH_SIZE
         name, batch, batch_text = _WORLD_WORKLOAD, per_rank * world_size, f"{per_rank} a rank"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from seatrial.checks.training.params import Params, data_dir, own_workload
+from seatrial.checks.training.params import Params, data_dir
 from seatrial.errors import RequestError
 from seatrial.probe.file_system import own_places
 from seatrial.rank.context import Context
-from seatrial.training.data import Workload, dataset_files
+from seatrial.training.data import Workload, dataset_files, find_workload
 
 _DIGEST_BITS = 62
 """The part of a digest that ranks compare: it and its negative fit into 64 bits."""
@@ -32,7 +32,7 @@ def compared_data(context: Context, params: Params) -> Workload | None:
     workload, fault, digest = None, "", ""
     try:
         # The recipe comes later: one that cannot be trained is no fault of the files.
-        workload = own_workload(params).in_memory()
+        workload = find_workload(params.workload, num_samples=params.num_samples, data_dir=data_dir(params)).in_memory()
     except RequestError as error:
         fault = str(error)
     else:

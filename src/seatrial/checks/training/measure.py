@@ -47,7 +47,7 @@ def measure(context: Context, params: Params) -> None:
     compared = None
     if params.workload in DATASETS and (compared := compared_data(context, params)) is None:
         return
-    recipe, key = recipe_for(params, context.world_size, compared)
+    recipe, key = recipe_for(params, context.world_size, compared.num_train if compared else None)
     workload = compared or recipe.data()
     context.kept[_TRAINED] = recipe, workload
     if context.group_rank == 0:

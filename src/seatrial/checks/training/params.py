@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.environment.working_folder import typed_folder
-from seatrial.training.data import Workload, find_workload
+from seatrial.training.data import find_workload, published_num_train
 from seatrial.training.data.datasets import DATASETS
 from seatrial.training.models import find_model
 from seatrial.training.recipe import Recipe, fit_to_world
@@ -74,15 +74,10 @@ def data_dir(params: Params) -> Path | None:
     return Path(typed_folder(), os.path.expanduser(params.data)) if params.data else None
 
 
-def own_workload(params: Params) -> Workload:
-    """Return the workload by what this process finds in the folder. Raises RequestError."""
-    return find_workload(params.workload, num_samples=params.num_samples, data_dir=data_dir(params))
-
-
-def recipe_for(params: Params, world_size: int, workload: Workload | None = None) -> tuple[Recipe, str]:
+def recipe_for(params: Params, world_size: int, num_train: int | None = None) -> tuple[Recipe, str]:
     """Return the recipe that ``world_size`` ranks train, and the key of its reference.
 
-    ``workload``: the one that the ranks have compared; None: what this process finds.
+    ``num_train``: the number of training samples that the ranks have compared; None: the published number.
 
     Raises RequestError when that cannot be trained, as when the global batch is larger than the data.
     """
@@ -95,5 +90,6 @@ def recipe_for(params: Params, world_size: int, workload: Workload | None = None
         num_samples=params.num_samples,
         seed=params.seed,
     )
-    workload = workload or own_workload(params)
-    return fit_to_world(recipe, world_size, workload, batch_size=params.batch_size, epochs=params.epochs)
+    if num_train is None:
+        num_train = published_num_train(params.workload, num_samples=params.num_samples)
+    return fit_to_world(recipe, world_size, num_train, batch_size=params.batch_size, epochs=params.epochs)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from seatrial.errors import RequestError
 from seatrial.files import status_behind_links
 from seatrial.training.data import cifar, dataset_files, digits, idx, synthetic
-from seatrial.training.data.datasets import DATASETS
+from seatrial.training.data.datasets import DATASETS, PUBLISHED_IMAGES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,8 +61,8 @@ class Workload:
 def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) -> Workload:
     """Return the workload of that name.
 
-    The sizes of a workload of files come from their headers, or from the published sizes where the files are missing: a
-    controller need not have the files of its nodes. ``load`` raises RequestError for missing files.
+    The sizes of a workload of files come from their headers, so only a rank asks for one: ``published_num_train`` reads
+    nothing. ``load`` raises RequestError for missing files.
 
     Raises RequestError for an unknown name, with the closest known one, and for files with wrong headers.
 
@@ -80,6 +80,17 @@ def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) 
     near = get_close_matches(name.lower(), WORKLOADS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise RequestError(f"unknown workload {name!r}{hint} Known: {', '.join(WORKLOADS)}.")
+
+
+def published_num_train(name: str, *, num_samples: int) -> int:
+    """Return the number of training samples of a workload, by its name alone: for files that of the published ones.
+
+    No file is read: a controller need not have the files of its nodes, and of processes that a launcher has started,
+    one that ended here would be missed by all others. Raises RequestError for an unknown name.
+    """
+    if name in PUBLISHED_IMAGES:
+        return PUBLISHED_IMAGES[name][0]
+    return find_workload(name, num_samples=num_samples).num_train
 
 
 _SYNTHETIC = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,3})(?:-([2-9]|[1-9]\d{1,2}))?")
@@ -138,7 +149,7 @@ def _synthetic(name: str, num_samples: int, folder: Path) -> Workload:
 def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
     # For pixels from 0 to 1: the values of pytorch/examples for MNIST, and those in common use for Fashion-MNIST.
     mean, std = {"mnist": (0.1307, 0.3081), "fashion-mnist": (0.2860, 0.3530)}[name]
-    shape, num_train, num_test = (1, 28, 28), 60_000, 10_000
+    shape, (num_train, num_test) = (1, 28, 28), PUBLISHED_IMAGES[name]
     paths = dataset_files.find(name, folder)
     if paths is not None:
         (num_train, height, width), train_labels, (num_test, *test_size), test_labels = (
@@ -151,7 +162,8 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
                 f"{train_labels[0]} labels to train, {num_test} with {test_labels[0]} to test, of {height} x {width} "
                 f"and {' x '.join(map(str, test_size))} pixels; fetch or copy them again."
             )
-        _require_not_larger(name, paths[0].parent, (num_train, num_test, height, width), (60_000, 10_000, 28, 28))
+        most = (*PUBLISHED_IMAGES[name], *shape[1:])
+        _require_not_larger(name, paths[0].parent, (num_train, num_test, height, width), most)
         shape = (1, height, width)
 
     def load() -> Data:
@@ -176,11 +188,11 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
 
 
 def _cifar10(name: str, num_samples: int, folder: Path) -> Workload:
-    num_train, num_test = 50_000, 10_000
+    num_train, num_test = PUBLISHED_IMAGES[name]
     paths = dataset_files.find(name, folder)
     if paths is not None and not _is_published_archive(paths[0], folder):
         num_train, num_test = cifar.read_sizes(paths[0], folder)
-        _require_not_larger(name, paths[0], (num_train, num_test), (50_000, 10_000))
+        _require_not_larger(name, paths[0], (num_train, num_test), PUBLISHED_IMAGES[name])
 
     def load() -> Data:
         (path,) = dataset_files.require(name, folder)

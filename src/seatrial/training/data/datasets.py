@@ -107,3 +107,5 @@ _CIFAR10 = DataSet(
 
 DATASETS: dict[str, DataSet] = {dataset.name: dataset for dataset in (_MNIST, _FASHION_MNIST, _CIFAR10)}
 """Data sets that must be fetched, by the name of their workload."""
+PUBLISHED_IMAGES = {"mnist": (60_000, 10_000), "fashion-mnist": (60_000, 10_000), "cifar10": (50_000, 10_000)}
+"""Numbers of images to train and to test in their files."""
