@@ -9,6 +9,7 @@ examples=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=${1:-$(mktemp -d)}
 mkdir -p "$folder"
 read -ra torchrun <<<"${TORCHRUN:-torchrun}"
+export RSMI_MUTEX_THREAD_ONLY=1 # AMD's library would lock in a file that each user may write to
 export PYTHONSAFEPATH=1 # nothing is imported from the working folder, where others may have put a torch.py
 count='import sys; sys.path[:1] == [""] and sys.path.pop(0); import torch; print(torch.cuda.device_count())' # Python 3.10
 gpus=$("${PYTHON:-python3}" -W ignore -c "$count")

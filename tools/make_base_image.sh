@@ -29,7 +29,7 @@ root=$(mktemp -d)
 trap 'rm -rf --one-file-system "$root"' EXIT
 # Where Ubuntu has tini and Open MPI.
 [ "$ID" = ubuntu ] && components=main,universe || components=main
-debootstrap --variant=minbase --include=ca-certificates,python3 --components="$components" \
+debootstrap --force-check-gpg --variant=minbase --include=ca-certificates,python3 --components="$components" \
   "$VERSION_CODENAME" "$root/base" "$mirror" > "$root/log" || {
   tail -n 20 "$root/log" >&2
   exit 75

@@ -14,7 +14,7 @@ rm -rf --one-file-system "$folder"
 mkdir -p "$folder"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-debootstrap --variant=minbase --include=ca-certificates,python3,python3-torch,openmpi-bin trixie "$folder" "$mirror" > "$log" || {
+debootstrap --force-check-gpg --variant=minbase --include=ca-certificates,python3,python3-torch,openmpi-bin trixie "$folder" "$mirror" > "$log" || {
   tail -n 20 "$log" >&2
   exit 75
 }

@@ -165,10 +165,8 @@ def test_the_handling_of_nccl_errors_on_a_link_and_in_the_world(
     monkeypatch: pytest.MonkeyPatch, is_world: bool, handling: str, timeout: timedelta
 ) -> None:
     """A stand-in for NCCL's group, which needs a GPU: its arguments, and its environment."""
-    variables = [
-        f"TORCH_NCCL_{each}"
-        for each in ("ASYNC_ERROR_HANDLING", "DUMP_ON_TIMEOUT", "WAIT_TIMEOUT_DUMP_MILSEC", "RANKS_PER_ROOT")
-    ]
+    dumps = ("DUMP_ON_TIMEOUT", "PROPAGATE_ERROR", "WAIT_TIMEOUT_DUMP_MILSEC")
+    variables = [f"TORCH_NCCL_{each}" for each in ("ASYNC_ERROR_HANDLING", *dumps, "RANKS_PER_ROOT")]
     seen = dict[str, Any]()
 
     def stand_in(backend: str, **options: Any) -> None:
@@ -188,5 +186,5 @@ def test_the_handling_of_nccl_errors_on_a_link_and_in_the_world(
         groups.form(context, store, range(300), timedelta(seconds=5))
     # With more ranks than this, several of them would set an id.
     assert int(seen["environ"].pop()) >= (1 if is_world else 300)
-    assert seen["environ"] == [handling, "0", "0"]
+    assert seen["environ"] == [handling, "0", "0", "0"]
     assert (seen["backend"], seen["timeout"], str(seen["device_id"])) == ("nccl", timeout, "cuda:3")

@@ -60,7 +60,7 @@ def test_the_killed_rank_is_named_and_not_the_first_to_complain() -> None:
     fleet = SimulatedProgram(config(), {(0, 0): COMPLAINS, (0, 1): WAITS, (0, 2): WAITS, (0, 3): [KILLED]})
     outcome = fleet.run()
     assert outcome["how"] == "failed"
-    assert outcome["text"] == "rank 3 on node n1 was killed by signal 9 (SIGKILL) in step 7 forward"
+    assert outcome["text"] == 'rank 3 on node n1 was killed by signal 9 (SIGKILL) in "step 7 forward"'
     assert [note[:44] for note in outcome["notes"]] == ["SIGKILL comes from the kernel when memory ru"]
     assert outcome["last_lines"] == ["its last"]
     (trouble,) = fleet.recorded("trouble")
@@ -89,7 +89,7 @@ def test_a_script_that_complains_of_others_is_a_witness() -> None:
     fails = Act(at_s=9.0, what="exit", code=2, last=("ValueError: no more", "warning: NCCL group was not destroyed"))
     fleet = SimulatedProgram(config(watched=False), {**everybody(0, *WAITS), (0, 0): [complains], (0, 3): [fails]})
     outcome = fleet.run()
-    assert outcome["text"] == "rank 3 on node n1 failed with exit code 2 in step 7 forward: ValueError: no more"
+    assert outcome["text"] == 'rank 3 on node n1 failed with exit code 2 in "step 7 forward": ValueError: no more'
     assert outcome["last_lines"] == list(fails.last)
 
 
@@ -106,12 +106,12 @@ def test_an_abort_after_a_traceback_is_named_by_the_exception() -> None:
 
     assert (
         text_of(*raised)
-        == "rank 3 on node n1 was killed by signal 6 (SIGABRT) in step 7 forward: ValueError: bad batch"
+        == 'rank 3 on node n1 was killed by signal 6 (SIGABRT) in "step 7 forward": ValueError: bad batch'
     )
     assert text_of(*raised[:1]).endswith(": ValueError: bad batch")
     # Without the mark of torch, which stands for an exception that nothing caught, it may have been raised long before.
     for last in (("ValueError: bad batch", "its last words"), ("a line of another kind", after)):
-        assert text_of(*last) == "rank 3 on node n1 was killed by signal 6 (SIGABRT) in step 7 forward"
+        assert text_of(*last) == 'rank 3 on node n1 was killed by signal 6 (SIGABRT) in "step 7 forward"'
 
 
 def test_of_two_scripts_that_end_together_the_killed_one_is_named() -> None:
@@ -119,7 +119,7 @@ def test_of_two_scripts_that_end_together_the_killed_one_is_named() -> None:
     fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.1, what="exit", code=-9)]})
     assert "rank 3 on node n1 was killed" in fleet.run()["text"]
     fleet = SimulatedProgram(config(watched=False), {**ends, (0, 3): [Act(at_s=3.6, what="exit", code=-11)]})
-    assert fleet.run()["text"] == f"rank 0 on node n0 failed with exit code 1 in step 7 forward {LAST}"
+    assert fleet.run()["text"] == f'rank 0 on node n0 failed with exit code 1 in "step 7 forward" {LAST}'
 
 
 def test_the_abort_of_a_watchdog_is_no_cause() -> None:
@@ -194,7 +194,9 @@ def test_a_rank_with_another_code_than_all_others_is_told() -> None:
 def test_a_rank_that_runs_on_after_the_results_is_named() -> None:
     stays = [Act(at_s=3.0, what="result"), Act(at_s=500.0, what="exit")]
     outcome = SimulatedProgram(config(), {**everybody(0, *ends_well_at(3.0)), (0, 3): stays}).run()
-    assert outcome["text"] == "rank 3 on node n1 was still running 60 s after all ranks had finished in step 7 forward"
+    assert (
+        outcome["text"] == 'rank 3 on node n1 was still running 60 s after all ranks had finished in "step 7 forward"'
+    )
 
 
 _FIRST_OF_THREE = {(0, rank): [Act(at_s=200.0, what="result"), Act(at_s=200.1, what="exit")] for rank in range(3)}
@@ -219,14 +221,14 @@ def test_two_hosts_that_never_finish_are_waited_for_while_they_work() -> None:
 def test_of_two_hosts_nobody_is_named_that_has_not_finished() -> None:
     outcome = SimulatedProgram(config(nproc_per_node=1), {(0, 0): WAITS, (0, 1): ends_well_at(3.0)}).run()
     assert outcome["how"] == "failed"
-    assert outcome["text"].startswith("rank 1 had finished, rank 0 had not 60 s later, in phase step 7 forward: ")
+    assert outcome["text"].startswith('rank 1 had finished, rank 0 had not 60 s later, in phase "step 7 forward": ')
 
 
 def test_the_60_s_begin_with_the_second_of_three_hosts() -> None:
     script = {(0, 0): ends_well_at(3.0), (0, 1): ends_well_at(53.0), (0, 2): WAITS}
     fleet = SimulatedProgram(config(nodes=3, nproc_per_node=1), script)
     assert fleet.run()["text"].startswith(
-        "ranks 0, 1 had finished, rank 2 had not 60 s later, in phase step 7 forward: "
+        'ranks 0, 1 had finished, rank 2 had not 60 s later, in phase "step 7 forward": '
     )
     assert fleet.asked("terminate")[0][0] > 113.0
 
@@ -332,7 +334,7 @@ def test_a_job_that_is_canceled_blames_no_rank_that_heard_of_it_first(*, watched
 
 def test_a_rank_that_alone_was_terminated_is_named() -> None:
     outcome = SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 3): [TERMINATED]}).run()
-    assert outcome["text"] == "rank 3 on node n1 was killed by signal 15 (SIGTERM) in step 7 forward"
+    assert outcome["text"] == 'rank 3 on node n1 was killed by signal 15 (SIGTERM) in "step 7 forward"'
     script = {**everybody(0, TERMINATED), (0, 3): [KILLED]}
     outcome = SimulatedProgram(config(), script, at_s=[(4.1, signal_to_node_0)]).run()
     assert outcome["how"] == "failed"
@@ -579,14 +581,14 @@ def test_a_crash_while_ranks_meet_names_nobody() -> None:
         crash = [Act(at_s=2.9, what="exit", code=code, phase=meets)]
         said = SimulatedProgram(config(), {(0, 0): crash, **peers}).run()["text"]
         assert said == (
-            f"rank 0 on node n0 was killed by signal {name} in {meets}, while connecting to other hosts: what it runs,"
-            " or what came from them, is at fault"
+            f'rank 0 on node n0 was killed by signal {name} in "{meets}", while connecting to other hosts: what it'
+            " runs, or what came from them, is at fault"
         )
         # On one host, or once they have met, or where its device failed, or another rank did.
         alone = SimulatedProgram(config(nodes=1, nproc_per_node=4), {(0, 0): crash, **peers}).run()["text"]
-        assert alone == f"rank 0 on node n0 was killed by signal {name} in {meets}"
+        assert alone == f'rank 0 on node n0 was killed by signal {name} in "{meets}"'
         later = [Act(at_s=2.9, what="exit", code=code)]
-        assert SimulatedProgram(config(), {(0, 0): later, **peers}).run()["text"].endswith("in step 7 forward")
+        assert SimulatedProgram(config(), {(0, 0): later, **peers}).run()["text"].endswith('in "step 7 forward"')
         broken = [Act(at_s=2.9, what="exit", code=code, phase=meets, last=("CUDA error: an illegal address",))]
         assert SimulatedProgram(config(), {(0, 0): broken, **peers}).run()["text"] == alone
         both = SimulatedProgram(config(), {(0, 0): crash, (0, 3): [KILLED]}).run()["text"]

@@ -83,9 +83,9 @@ def test_where_the_ranks_are_that_others_gave_up_on() -> None:
     gave_up = ends(30.0, 1, (), error="fabric")
     over = outcome(gave_up, RUNS, RUNS, [loads, *RUNS], watched=True)
     assert over["text"].startswith("connection between ranks lost; rank 0 on node n0 failed with exit code 1 and ")
-    assert over["notes"] == ["rank 3 on node n1 had been in load data for 29 s"]
+    assert over["notes"] == ['rank 3 on node n1 had been in "load data" for 29 s']
     over = outcome(gave_up, RUNS, [loads, *RUNS], [loads, *RUNS], watched=True)
-    assert over["notes"] == ["ranks 2, 3 had been in load data for 29 s"]
+    assert over["notes"] == ['ranks 2, 3 had been in "load data" for 29 s']
     just_behind = [replace(loads, at_s=20.0), *RUNS]
     assert "notes" not in outcome(gave_up, RUNS, RUNS, just_behind, watched=True)
     assert "notes" not in outcome(ends(30.0, 1, BUG, error="own"), RUNS, RUNS, [loads, *RUNS], watched=True)
@@ -112,7 +112,7 @@ def test_a_device_that_ends_a_rank_after_its_complaint_is_named() -> None:
 def test_a_crash_after_a_complaint_names_nobody(code: int, after: tuple[str, ...]) -> None:
     crash = (*COMPLAINT, *after)
     text = outcome(ends(20.0, 1, BUG), RUNS, RUNS, ends(20.1, code, crash))["text"]
-    assert text.startswith("rank 0 on node n0 failed with exit code 1 in step 7 forward: ValueError: bad sample 17")
+    assert text.startswith('rank 0 on node n0 failed with exit code 1 in "step 7 forward": ValueError: bad sample 17')
     lost = outcome(RUNS, RUNS, ends(22.0, code, crash), ends(22.1, 1, COMPLAINT), at_s=[(20.0, lose_node_0)])
     assert lost["text"].startswith("node 0 (n0) was lost")
 

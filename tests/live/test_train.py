@@ -39,7 +39,7 @@ def test_a_killed_rank_is_named_and_the_restart_ends_with_the_same_bits(tmp_path
     ended = running.ended()
     assert ended.exit_code == 0, ended.errors
     assert (
-        "was killed by signal 9 (SIGKILL) in step 50 forward; all ranks restart (restart 1 of at most 3)"
+        'was killed by signal 9 (SIGKILL) in "step 50 forward"; all ranks restart (restart 1 of at most 3)'
         in ended.errors
     )
     assert "resumed from the checkpoint of step 46" in ended.output
@@ -58,7 +58,7 @@ def test_without_restarts_a_dead_rank_is_named_with_code_1(tmp_path: Path) -> No
     assert ended.exit_code == 1
     last = ended.errors.splitlines()[-1]
     assert last.startswith("Error: rank 0 on ")
-    assert "was killed by signal 9 (SIGKILL) in step 5 backward; all output is in" in last
+    assert 'was killed by signal 9 (SIGKILL) in "step 5 backward"; all output is in' in last
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_a_frozen_rank_is_named_and_all_ranks_restart(tmp_path: Path, undisturbe
     ended = train(tmp_path, *RECIPE, *here(tmp_path), "--max-restarts", "1", env=plant)
     assert ended.exit_code == 0, ended.errors
     # On a busy machine it takes some seconds more.
-    words = r"made no progress for [0-9]+ s in step 50 forward \(state T \(stopped\)\) while others waited"
+    words = r"made no progress for [0-9]+ s in \"step 50 forward\" \(state T \(stopped\)\) while others waited"
     assert re.search(words, ended.errors)
     assert ended.digest == undisturbed
 

@@ -47,14 +47,15 @@ def test_a_note_of_a_node_or_rank_is_no_sentence_of_the_controller() -> None:
     assert third.endswith("s] node 1 (b) was lost")
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "koi8-r", "cp1253", "iso-8859-7", "gbk"])
 def test_a_character_that_cannot_be_printed_hides_no_other_output(encoding: str) -> None:
     raw = io.BytesIO()
     display = ProgramDisplay(io.TextIOWrapper(raw, encoding, "strict", write_through=True), None, prefix=True)
-    for rank, line in enumerate(["step 1", "5 \u20ac", "step 2"]):
+    for rank, line in enumerate(["step 1", "5 \u00f0", "step 2"]):
         display.on_message({"kind": "output", "rank": rank, "lines": [line], "left_out": 0})
     display.close()
-    assert raw.getvalue().decode().splitlines() == ["[rank 0] step 1", "[rank 1] 5 \\u20ac", "[rank 2] step 2"]
+    shown = "\u00f0" if encoding == "latin-1" else "\\xf0"
+    assert raw.getvalue().decode(encoding).splitlines() == ["[rank 0] step 1", f"[rank 1] 5 {shown}", "[rank 2] step 2"]
 
 
 def test_a_gap_promises_no_file_that_is_not_kept() -> None:

@@ -199,7 +199,7 @@ def test_computing_alone_needs_no_group() -> None:
     timings = time_alone(LONG, LONG.data(), device=CPU, local_count=4, num_steps=3, repeats=2)
     assert [len(each.seconds) for each in timings] == [3, 3]
     assert min(seconds for each in timings for seconds in each.seconds) > 0
-    assert all(0 < each.cpu_share < 2 for each in timings)
+    assert all(each.cpu_share > 0 for each in timings)
 
 
 @pytest.mark.parametrize("wrong_s", [float("nan"), float("inf"), -1.0, 1e300])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from by_day import by_day
 
 import seatrial
+from seatrial.environment.flight_recorder import BUFFER
 from seatrial.rank.device import open_device
 from seatrial.util.ports import free_port
 from seatrial.worker.rendezvous import form_world, fresh_prefix
@@ -126,3 +128,19 @@ def test_a_false_address_at_the_store_ends_no_rank_of_a_training(address: str) -
         rank.kill()
     assert rank.returncode == 0
     assert said.partition(" ")[2].startswith("the address that rank 1 published at the store, or another one")
+
+
+@pytest.mark.parametrize(
+    ("given", "dump"), [({}, "0"), ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}, "1"), ({BUFFER: "2000"}, None)]
+)
+def test_no_thread_of_nccl_reads_the_store_unless_its_recorder_is_wanted(
+    given: dict[str, str], dump: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for NCCL's group, which needs a GPU: its environment. A value of the store may be of any length."""
+    seen = dict[str, str]()
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: seen.update(os.environ))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TORCH_NCCL_")}
+    monkeypatch.setattr(os, "environ", {**environ, **given, "HOME": str(tmp_path)})
+    device = replace(open_device("cpu", 0, 1), type="cuda", backend="nccl")
+    form_world(f"file://{tmp_path}/meet", rank=0, world_size=1, backend="nccl", device=device, timeout_s=5.0)
+    assert seen.get("TORCH_NCCL_DUMP_ON_TIMEOUT") == dump

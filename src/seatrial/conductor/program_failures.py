@@ -27,7 +27,7 @@ from seatrial.protocol.fabric_errors import gave_up, ranks_passed_on, says_lost,
 from seatrial.protocol.launchers import may_have_ended
 from seatrial.protocol.own_errors import in_one_line, is_of_device, message_at, own_cause
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S
-from seatrial.util.text import all_named, named_ranks, quoted, signal_words
+from seatrial.util.text import all_named, as_name, named_ranks, quoted, signal_words
 
 _TOGETHER_S = 0.25
 """Two exits within this time may have been observed in the wrong order."""
@@ -160,7 +160,7 @@ class Failure:
             nodes = ", ".join(_named(node, names) for node in lost)
             return f"{nodes} {'was' if len(lost) == 1 else 'were'} lost: {first.detail}"
         ranks = ", ".join(f"rank {suspicion.rank}{hosts.get(suspicion.rank or 0, '')}" for suspicion in self.suspicions)
-        phase = f" in {first.phase}" if first.phase else ""
+        phase = f" in {as_name(first.phase)}" if first.phase else ""
         error = f": {short_error(self.text)}" if self.text else ""
         if self.last_line:
             error += f" without a traceback; its last line: {quoted(self.last_line, _MAX_TEXT_CHARS)}"
@@ -316,7 +316,7 @@ def not_finished(phases: Mapping[int, str], finished: Collection[int], allowed_s
         finished: The ranks with a result.
         allowed_s: Seconds that the ranks had.
     """
-    where = all_named("phase", list(dict.fromkeys(phases.values())))
+    where = all_named("phase", [as_name(phase) for phase in dict.fromkeys(phases.values())])
     text = (
         f"{named_ranks(sorted(finished))} had finished, {named_ranks(sorted(phases))} had not {allowed_s:.0f} s later,"
         f" in {where}: a rank may wait there for any other one; check the hosts and their network with seatrial run"

@@ -17,7 +17,7 @@ from seatrial.conductor.origin import brief
 from seatrial.protocol.connecting import may_come_from_others
 from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.protocol.timeouts import PATIENCE_S, STATUS_S, STUCK_S, patience_s
-from seatrial.util.text import named_ranks
+from seatrial.util.text import as_name, named_ranks
 
 _WAITS = (
     "/torch/distributed/",
@@ -34,6 +34,8 @@ _INSIDE = (*_WAITS, "/torch/autograd/")
 
 _MOST_ENTRY_BYTES = 4 << 20
 """Bytes of all entries of a ``trouble`` event as JSON, half of what a message can hold."""
+_MOST_PHASES = 4
+"""Phases that a note names."""
 _CPU_NOISE_S = 0.2
 """CPU time that a waiting process may use within PATIENCE_S without counting as progress."""
 _UNKNOWN_S = 3 * STATUS_S
@@ -262,9 +264,9 @@ def behind(
         if statuses[rank].number < statuses[witness.rank].number and statuses[rank].in_phase_s(now) >= PATIENCE_S:
             by_phase.setdefault(statuses[rank].phase, []).append(rank)
     return "; ".join(
-        f"{named_ranks(ranks)}{on_host(ranks[0]) if len(ranks) == 1 else ''} had been in {phase} for"
+        f"{named_ranks(ranks)}{on_host(ranks[0]) if len(ranks) == 1 else ''} had been in {as_name(phase)} for"
         f" {min(statuses[rank].in_phase_s(now) for rank in ranks):.0f} s"
-        for phase, ranks in by_phase.items()
+        for phase, ranks in [*by_phase.items()][:_MOST_PHASES]
     )
 
 

@@ -15,7 +15,7 @@ from seatrial.devices import amd_sysfs
 from seatrial.devices.amd_values import ABSENT, PCIE_GENERATIONS, at, document, missing, number, size_bytes, text, whole
 from seatrial.devices.readers import Reader, UnreadableError, short_bus
 from seatrial.devices.state import DeviceState
-from seatrial.environment.rocm import rocm_settings
+from seatrial.environment.library_settings import library_settings
 from seatrial.util.tool import find_tool, run_tool
 
 _THROTTLE: Mapping[str, str] = {
@@ -52,7 +52,7 @@ def open_reader(sysfs: Path = Path("/sys")) -> Reader:
 
 
 def _answer(tool: str, what: str) -> str:
-    code, answer = run_tool([tool, what, "--json"], environ={**os.environ, **rocm_settings(os.environ)})
+    code, answer = run_tool([tool, what, "--json"], environ={**os.environ, **library_settings(os.environ)})
     if code is None:
         raise UnreadableError("amd-smi did not answer in time")
     if code:

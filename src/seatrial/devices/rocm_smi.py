@@ -12,7 +12,7 @@ from seatrial.devices import amd_sysfs
 from seatrial.devices.amd_values import document, missing, number, text, whole
 from seatrial.devices.readers import Reader, UnreadableError, short_bus
 from seatrial.devices.state import DeviceState
-from seatrial.environment.rocm import rocm_settings
+from seatrial.environment.library_settings import library_settings
 from seatrial.util.tool import find_tool, run_tool
 
 _ARGUMENTS = (
@@ -40,7 +40,7 @@ def open_reader(sysfs: Path = Path("/sys")) -> Reader:
         raise UnreadableError("rocm-smi is not installed")
 
     def answer() -> tuple[DeviceState, ...]:
-        code, said = run_tool([tool, *_ARGUMENTS], environ={**os.environ, **rocm_settings(os.environ)})
+        code, said = run_tool([tool, *_ARGUMENTS], environ={**os.environ, **library_settings(os.environ)})
         if code is None:
             raise UnreadableError("rocm-smi did not answer in time")
         # Its exit code is not 0 where a device lacks one of the values.

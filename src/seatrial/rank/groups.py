@@ -187,8 +187,7 @@ def form(context: Context, store: dist.Store, ranks: Sequence[int], timeout: tim
         # Without device_id a barrier guesses the device, and may choose that of another rank.
         options["device_id"] = context.device.torch
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = error_handling
-    # Otherwise the watchdog first dumps for a minute, while all other ranks end.
-    os.environ.update(TORCH_NCCL_DUMP_ON_TIMEOUT="0", TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="0")
+    os.environ.update(nccl_without_dumps())
     # With more ranks than this, several of them would set an id: a page of words has those of its rank alone.
     os.environ["TORCH_NCCL_RANKS_PER_ROOT"] = str(len(ranks))
     # The checks have barriers of theirs, and pages of words (``page_store.py``) cannot count.
@@ -215,6 +214,19 @@ def form(context: Context, store: dist.Store, ranks: Sequence[int], timeout: tim
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         dist.destroy_process_group()
         raise
+
+
+def nccl_without_dumps() -> dict[str, str]:
+    """Return variables with which no thread of NCCL's groups dumps, or asks the store whether it should.
+
+    Otherwise the watchdog first dumps for a minute, while all other ranks end. And a thread of torch reads a value of
+    any length from the store each second, which whoever reaches the store can fill (ProcessGroupNCCL's monitor).
+    """
+    return {
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+        "TORCH_NCCL_PROPAGATE_ERROR": "0",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+    }
 
 
 def barrier(context: Context) -> None:

@@ -13,6 +13,7 @@ from seatrial.report.finding_lines import finding_lines, is_fault
 from seatrial.report.measurement_lines import measurement_lines
 from seatrial.report.summary import drill, headline
 from seatrial.report.view import View, height, wrapped
+from seatrial.util.streams import encodable
 from seatrial.util.terminal import columns_of
 from seatrial.util.text import printable
 
@@ -76,12 +77,9 @@ def print_lines(report_lines: list[str], stream: IO[str]) -> None:
 
 
 def _encodable(line: str, encoding: str) -> str:
-    """Return the line with an escape for each character that the terminal lacks."""
-    try:
-        line.encode(encoding)
-    except UnicodeEncodeError:
-        return line.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
-    return line
+    """Return the line with other characters, or an escape, for those that the terminal lacks."""
+    shown = encodable(line, encoding)
+    return shown if shown == line else encodable(line.translate(_ASCII), encoding)
 
 
 def _style(line: str) -> str:

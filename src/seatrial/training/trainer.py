@@ -149,7 +149,7 @@ def train(
     own_loss_sums: list[float] = []
     global_counts: list[int] = []
     local_counts: list[int] = []
-    counts = own_counts = Counts()
+    counts, own_counts, is_evaluated = Counts(), Counts(), False
     checkpoint: Path | None = None
     nonfinite: NonFinite | None = None
     interrupted = False
@@ -222,7 +222,7 @@ def train(
         trained_s, epoch, reached = stopwatch.stop(), step // steps_per_epoch, False
         if done or (epoch_over and (callbacks is not None or target_accuracy is not None)):
             phase("evaluate")
-            counts, own_counts = evaluate(strategy, batches, recipe, group)
+            (counts, own_counts), is_evaluated = evaluate(strategy, batches, recipe, group), True
             reached = target_accuracy is not None and counts.accuracy >= target_accuracy
             if callbacks is not None:
                 own_times = median_times(clock.times()[epoch_began.steps :])
@@ -262,7 +262,7 @@ def train(
     if nonfinite is None:
         phase("end")
         take_average(model, gather_buffers(model, group))
-        if not (counts.num_evaluated or interrupted):
+        if not (is_evaluated or interrupted):
             counts, own_counts = evaluate(strategy, batches, recipe, group)
     steady = position.samples_seen - warm.samples if nonfinite is None and len(losses) > WARMUP_STEPS else 0
     return Outcome(

@@ -80,10 +80,16 @@ def print_text(stream: IO[str], text: str) -> None:
 
     Raises OSError where nobody reads it any more, and ValueError for a stream that is closed.
     """
+    stream.write(encodable(text, getattr(stream, "encoding", None) or "utf-8"))
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Return the text with an escape for each character that the encoding lacks."""
     try:
-        stream.write(text)
-    except UnicodeEncodeError as error:
-        stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def flush_or_drop() -> None:

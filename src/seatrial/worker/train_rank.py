@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seatrial.environment.library_settings import library_settings
 from seatrial.environment.mps import mps_settings
-from seatrial.environment.rocm import rocm_settings
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.protocol.connecting import TRAINING_MEETS
@@ -108,7 +108,7 @@ def _train(spec: TrainSpec, identity: RankIdentity, reporter: TrainReporter, sto
         keep_compiled_code_private()
     else:
         keep_no_compiled_code()
-    os.environ.update(mps_settings(os.environ) | rocm_settings(os.environ))
+    os.environ.update(mps_settings(os.environ) | library_settings(os.environ))
     import torch
     import torch.distributed as dist
 

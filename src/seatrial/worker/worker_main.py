@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from seatrial.checks import registry
+from seatrial.environment.library_settings import library_settings
 from seatrial.environment.mps import mps_settings
-from seatrial.environment.rocm import rocm_settings
 from seatrial.environment.working_folder import leave_open_folder
 from seatrial.mpi_backend.finalize import leave
 from seatrial.protocol.commands import RankCommand, StartRank
@@ -85,7 +85,7 @@ def _open_rank(start: StartRank, phases: PhaseWriter, emit: Emit) -> Context | N
     # Ranks need no NumPy, so torch's warning that it is missing must not become evidence.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     keep_no_compiled_code()
-    os.environ.update(mps_settings(os.environ) | rocm_settings(os.environ))
+    os.environ.update(mps_settings(os.environ) | library_settings(os.environ))
     try:
         import torch  # noqa: F401
     except Exception as error:
