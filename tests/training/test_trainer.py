@@ -17,6 +17,7 @@ from training.training_doubles import RecordingCallbacks
 from seatrial.checks.training.alone import time_alone
 from seatrial.training import trainer
 from seatrial.training.batches import Batches, layout
+from seatrial.training.evaluation import Counts
 from seatrial.training.models import build_model
 from seatrial.training.outcome import NonFinite, Outcome
 from seatrial.training.recipe import Recipe
@@ -213,3 +214,18 @@ def test_a_rank_that_sends_no_times_is_left_out(
     train(EMPTY, EMPTY.data(), device=CPU, group=alone, phase=lambda label: None, callbacks=wrong)
     assert [stats.rank_times for stats in wrong.epochs] == [()] * len(healthy.epochs)
     assert all(0 < stats.samples_per_s < 1e9 and stats.seconds > 0 for stats in wrong.epochs)
+
+
+def test_a_rank_that_is_sent_a_count_of_0_evaluates_once_as_the_others_do(
+    alone: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any rank can change a sum: with it this one called an operation that no other rank did."""
+    evaluated = list[Counts]()
+
+    def of_nobody(*_: object) -> tuple[Counts, Counts]:
+        evaluated.append(Counts())
+        return Counts(), Counts()
+
+    monkeypatch.setattr(trainer, "evaluate", of_nobody)
+    train(replace(EMPTY, max_steps=1), EMPTY.data(), device=CPU, group=alone, phase=lambda label: None)
+    assert len(evaluated) == 1
