@@ -160,7 +160,7 @@ run_part() {
   mkdir -p "$WORK"
   echo "running" >"$OUT/$part.result"
   echo "=== $part"
-  setsid timeout -k 10 "$LIMIT_S" "$0" --inside "$part" </dev/null >"$OUT/$part.log" 2>&1 || code=$?
+  setsid timeout -k 10 "$LIMIT_S" tools/gpu_first_hour.sh --inside "$part" </dev/null >"$OUT/$part.log" 2>&1 || code=$?
   case $code in
     0) echo "OK in $((SECONDS - began)) s" ;;
     124 | 137) echo "CUT OFF after $((SECONDS - began)) s" ;;
