@@ -38,7 +38,7 @@ _MAX_LINKS = 40
 _MOST_NAMES = 500
 """Names on a way, those that its links lead through included. No path of a person has a hundred; the kernel would
 follow 40 links of 2,000 names each, and to look at each of those takes minutes."""
-_NOBODY = 65534
+NOBODY = 65534
 """The user as which the kernel shows the users that a user namespace does not have (user_namespaces(7))."""
 _UNASKED = os.O_PATH | os.O_CLOEXEC
 _UNASKED_FOLDER = _UNASKED | os.O_DIRECTORY
@@ -226,8 +226,8 @@ def trusted_users(path: str = "/", owners: "Collection[int]" = ()) -> "set[int]"
     """
     if not _has_own_numbers():
         return {0, os.geteuid(), *owners}
-    as_root = set() if _is_below_open(path) else {_NOBODY}
-    return {0, os.geteuid()} | {*owners} - {_NOBODY} | as_root
+    as_root = set() if _is_below_open(path) else {NOBODY}
+    return {0, os.geteuid()} | {*owners} - {NOBODY} | as_root
 
 
 def owns(folder: int) -> bool:
@@ -254,10 +254,10 @@ def owner_of_new_files(folder: int) -> int:
 
 def refusal_of_number() -> str:
     """Return why this process cannot tell its own files from those of other users; empty: it can."""
-    if os.geteuid() != _NOBODY or not _has_own_numbers():
+    if os.geteuid() != NOBODY or not _has_own_numbers():
         return ""
     return (
-        f"cannot tell its files from those of others: this process is user {_NOBODY} in a container with own numbers of"
+        f"cannot tell its files from those of others: this process is user {NOBODY} in a container with own numbers of"
         " users (/proc/self/uid_map), where the kernel shows each user whom the container does not have as that one;"
         " start it as another user of the container"
     )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,31 +20,42 @@ _OTHER, _COLLEAGUE = 12002, 12003
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def place() -> Iterator[Path]:
+    """A folder that all users can enter, as they cannot those of pytest."""
+    (made := Path(tempfile.mkdtemp(dir="/tmp"))).chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def _folder(path: Path, mode: int, owner: int | None = None) -> Path:
+    path.mkdir()
+    os.chown(path, *[os.geteuid() if owner is None else owner] * 2)
+    path.chmod(mode)
+    return path
+
+
+def _put(path: Path, mode: int = 0o644, owner: int | None = None, *, leads_to: Path | None = None) -> None:
+    if leads_to is None:
+        path.write_text("")
+        path.chmod(mode)
+    else:
+        path.symlink_to(leads_to)
+    os.lchown(path, *[os.geteuid() if owner is None else owner] * 2)
+
+
+@pytest.fixture
+def home(place: Path) -> Path:
     """A folder of ours with a script, and with a key that only we can read."""
-    (home := tmp_path / "home").mkdir(mode=0o700)
-    (home / "train.py").write_text("")
-    (home / "key").write_text("")
-    (home / "key").chmod(0o600)
+    home = _folder(place / "home", 0o700)
+    _put(home / "train.py")
+    _put(home / "key", 0o600)
     return home
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Path:
+def theirs(place: Path) -> Path:
     """A folder that another user has made in one that is open to all."""
-    (scratch := tmp_path / "scratch").mkdir()
-    scratch.chmod(0o1777)
-    (theirs := scratch / "exp").mkdir()
-    os.chown(theirs, _OTHER, _OTHER)
-    return theirs
-
-
-def _put(path: Path, owner: int, *, leads_to: Path | None = None) -> None:
-    if leads_to is None:
-        path.write_text("")
-    else:
-        path.symlink_to(leads_to)
-    os.lchown(path, owner, owner)
+    return _folder(_folder(place / "scratch", 0o1777) / "exp", 0o755, _OTHER)
 
 
 def refusal(folder: Path, path: str) -> str:
@@ -53,103 +69,183 @@ def refusal(folder: Path, path: str) -> str:
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o775, 0o2770, 0o1777, 0o777])
-def test_a_script_of_ours_goes_along_from_each_folder(mode: int, home: Path, tmp_path: Path) -> None:
+def test_a_script_of_ours_goes_along_from_each_folder(mode: int, home: Path, place: Path) -> None:
     """File systems of Windows show all files as open to all users."""
     home.chmod(mode)
     (home / "latest").symlink_to(home)
     for path in ("train.py", "latest/train.py", f"{home}/train.py", "../home/train.py"):
         assert refusal(home, path) == ""
-    assert refusal(tmp_path, f"{home}/train.py") == ""
+    assert refusal(place, f"{home}/train.py") == ""
     (home / "train.py").chmod(0o777)
     assert refusal(home, "train.py") == ""
 
 
-@pytest.mark.parametrize(("mode", "is_ours"), [(0o755, True), (0o775, True), (0o1777, True), (0o777, False)])
-def test_what_is_private_and_could_have_been_moved_there_stays(mode: int, is_ours: bool, home: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "is_ours"), [(0o755, True), (0o2750, True), (0o775, False), (0o1777, False), (0o777, False)]
+)
+def test_a_private_file_where_others_can_write_stays(mode: int, is_ours: bool, home: Path) -> None:
+    """They can rename one of ours to the name that we type, into a folder with the sticky bit too."""
     home.chmod(mode)
-    words = f"all users can write to {home}, and not all can read {home}/key"
+    words = f"other users can write to {home}, and not all users can read {home}/key"
+    assert refusal(home, "key") == ("" if is_ours else words)
+    (home / "key").chmod(0o604)  # The group cannot read it.
     assert refusal(home, "key") == ("" if is_ours else words)
 
 
-@pytest.mark.parametrize(("mode", "is_ours"), [(0o755, True), (0o775, False), (0o1777, False)])
-def test_a_private_file_with_several_names(mode: int, is_ours: bool, home: Path) -> None:
-    (place := home / "place").mkdir()
-    place.chmod(mode)
-    os.link(home / "key", place / "train.py")
-    assert ("has 2 names (hard links)" in refusal(place, "train.py")) is not is_ours
-    os.link(home / "train.py", place / "public.py")
-    assert refusal(place, "public.py") == ""
+@pytest.mark.parametrize("mode", [0o770, 0o1777, 0o777])
+def test_nobody_else_gets_to_a_folder_in_a_home(mode: int, home: Path, place: Path) -> None:
+    below = _folder(home / "work", mode)
+    _put(below / "train.py", 0o600)
+    _put(below / "link.py", leads_to=home / "key")
+    for path in ("train.py", "link.py", "../work/train.py"):
+        assert refusal(below, path) == ""
+    home.chmod(0o711)
+    assert f"other users can write to {below}, and not all" in refusal(below, "train.py")
+    home.chmod(0o700)
+    # A way leaves the home by a link.
+    _put(_folder(place / "open", 0o777) / "train.py", 0o600)
+    (home / "out").symlink_to(place / "open")
+    assert f"other users can write to {place}/open" in refusal(home, "out/train.py")
 
 
-def test_a_file_that_is_not_there(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "broken").symlink_to("nowhere")
-    for path in ("absent.py", "absent/train.py", str(tmp_path / "broken")):
+@pytest.mark.parametrize("mode", [0o1777, 0o777])
+def test_a_folder_of_ours_in_an_open_one(mode: int, place: Path) -> None:
+    """Others cannot move it to another folder, and cannot rename it where the sticky bit is set."""
+    scratch = _folder(place / "scratch", mode)
+    _put(_folder(scratch / "code", 0o755) / "train.py")
+    _put(_folder(scratch / "private", 0o700) / "train.py")
+    _put(scratch / "private" / "key.py", 0o600)
+    assert refusal(scratch, "code/train.py") == ""
+    words = f"other users can write to {scratch}, and not all users can enter {scratch}/private"
+    for path in ("private/train.py", "private/key.py", f"{scratch}/private/train.py"):
+        assert refusal(scratch, path) == ("" if mode & 0o1000 else words)
+    # A link of ours moves to any folder.
+    (scratch / "link").symlink_to(scratch / "private")
+    assert refusal(scratch, "link/train.py") == words
+
+
+def test_a_folder_of_a_group(place: Path) -> None:
+    """Who can put a file there has passed the folders above, and can read what the others of the group can."""
+    group = _folder(_folder(place / "project", 0o750) / "code", 0o2770)
+    _put(group / "train.py")
+    (group / "latest.py").symlink_to(group / "train.py")
+    for path in ("train.py", "latest.py", f"{group}/latest.py"):
+        assert refusal(group, path) == ""
+    # Others come from another place than the group.
+    everybody = _folder(place / "open", 0o777)
+    (everybody / "train.py").symlink_to(group / "train.py")
+    (group / "out").symlink_to(everybody)
+    words = f"other users can write to {everybody}, and not all users can enter {place}/project"
+    for folder, path in ((everybody, "train.py"), (group, "out/train.py")):
+        assert refusal(folder, path) == words
+
+
+def test_a_private_file_with_several_names(home: Path, place: Path) -> None:
+    (within := home / "within").mkdir()
+    os.link(home / "key", within / "train.py")
+    assert refusal(within, "train.py") == ""
+    shared = _folder(place / "shared", 0o1777)
+    os.link(home / "key", shared / "train.py")
+    assert "not all users can read" in refusal(shared, "train.py")
+    os.link(home / "train.py", shared / "public.py")
+    assert refusal(shared, "public.py") == ""
+
+
+def test_a_file_that_is_not_there(home: Path, place: Path) -> None:
+    (place / "broken").symlink_to("nowhere")
+    for path in ("absent.py", "absent/train.py", str(place / "broken")):
         with pytest.raises(FileNotFoundError):
             chosen_file(str(home), path)
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("level", ["file", "folder", "root"])
-def test_a_link_of_another_user_leads_to_a_key(level: str, home: Path, theirs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", ["file", "script", "folder", "root"])
+def test_a_link_of_another_user_leads_to_a_private_file(level: str, home: Path, theirs: Path) -> None:
     """In the folder of that user the user trusts its owner, with what that one has put there."""
-    if level == "file":
-        _put(theirs / "train.py", _OTHER, leads_to=home / "key")
+    if level in ("file", "script"):
+        _put(theirs / "train.py", owner=_OTHER, leads_to=home / ("key" if level == "file" else "train.py"))
         path = "train.py"
     elif level == "folder":
-        _put(theirs / "code", _OTHER, leads_to=home)
+        _put(theirs / "code", owner=_OTHER, leads_to=home)
         path = "code/key"
     else:
-        _put(theirs / "code", _OTHER, leads_to=Path("/"))
+        _put(theirs / "code", owner=_OTHER, leads_to=Path("/"))
         path = f"code{home}/key"
     assert refusal(home, str(theirs / path)) == f"{theirs} belongs to user {_OTHER}"
     for folder, name in ((theirs, path), (theirs, str(theirs / path)), (theirs.parent, f"exp/{path}")):
         found = refusal(folder, name)
-        assert f"is a link of user {_OTHER} to a file of user {os.geteuid()}" in found
+        assert found == f"{theirs} belongs to user {_OTHER}, and not all users can enter {home}"
+
+
+@pytest.mark.root
+def test_a_link_that_lies_in_a_folder_of_ours(home: Path, place: Path) -> None:
+    """Root may have copied it there with its owner."""
+    _put(home / "copied.py", owner=_OTHER, leads_to=home / "train.py")
+    words = f"{home}/copied.py is a link of user {_OTHER}, and not all users can enter {home}"
+    assert refusal(home, "copied.py") == words
+    home.chmod(0o755)
+    assert refusal(home, "copied.py") == ""
 
 
 @pytest.mark.root
 def test_our_own_link_through_the_folder_of_another_user(home: Path, theirs: Path) -> None:
-    _put(theirs / "key", _OTHER, leads_to=home / "key")
+    _put(theirs / "key", owner=_OTHER, leads_to=home / "key")
     (home / "mine.py").symlink_to(theirs / "key")
     assert refusal(home, str(home / "mine.py")) == f"{theirs} belongs to user {_OTHER}"
-    assert "is a link of user" in refusal(home, "mine.py")
+    assert "and not all users can enter" in refusal(home, "mine.py")
 
 
 @pytest.mark.root
-def test_the_script_of_a_colleague(home: Path, theirs: Path) -> None:
+def test_the_script_of_a_colleague(home: Path, theirs: Path, place: Path) -> None:
     """Who types its relative path, or types in its folder, has chosen it; an absolute path may be one of the pods."""
-    _put(theirs / "train.py", _OTHER)
-    (theirs / "train.py").chmod(0o640)
-    _put(theirs / "latest.py", _OTHER, leads_to=theirs / "train.py")
-    for name in ("train.py", "latest.py"):
+    _put(theirs / "train.py", 0o640, _OTHER)
+    _put(theirs / "latest.py", owner=_OTHER, leads_to=theirs / "train.py")
+    _put(_folder(place / "public", 0o755) / "train.py")
+    _put(theirs / "public.py", owner=_OTHER, leads_to=place / "public" / "train.py")
+    for name in ("train.py", "latest.py", "public.py"):
         assert refusal(home, str(theirs / name)) == f"{theirs} belongs to user {_OTHER}"
         for folder, path in ((theirs, name), (theirs, str(theirs / name)), (home, f"../scratch/exp/{name}")):
             assert refusal(folder, path) == ""
 
 
 @pytest.mark.root
-def test_a_group_folder(home: Path, theirs: Path) -> None:
-    """Its owner is trusted by who types there, and each member with the files that are that one's own."""
+@pytest.mark.parametrize("owner", [0, _COLLEAGUE])
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777])
+def test_what_another_user_has_moved_to_a_folder_of_that_one(mode: int, owner: int, home: Path, theirs: Path) -> None:
+    """Of its owner that user could not read it, and root types there."""
+    theirs.chmod(mode)
+    _put(theirs / "train.py", 0o600, owner)
+    words = f"{theirs} belongs to user {_OTHER}, and not all users can read {theirs}/train.py"
+    for folder, path in ((theirs, "train.py"), (home, "../scratch/exp/train.py")):
+        assert refusal(folder, path) == words
+    assert refusal(theirs, str(theirs / "train.py")) != ""
+    (theirs / "train.py").chmod(0o644)
+    assert refusal(theirs, "train.py") == ""
+
+
+@pytest.mark.root
+def test_files_of_several_users_in_a_group_folder(home: Path, theirs: Path) -> None:
     theirs.chmod(0o2775)
-    _put(theirs / "ours.py", os.geteuid())
-    (theirs / "ours.py").chmod(0o600)
-    _put(theirs / "theirs.py", _COLLEAGUE)
-    _put(theirs / "link.py", _COLLEAGUE, leads_to=theirs / "theirs.py")
+    _put(theirs / "ours.py")
+    _put(theirs / "theirs.py", owner=_COLLEAGUE)
+    _put(theirs / "link.py", owner=_COLLEAGUE, leads_to=theirs / "theirs.py")
     for name in ("ours.py", "theirs.py", "link.py"):
         assert refusal(theirs, name) == ""
-    _put(theirs / "key.py", _COLLEAGUE, leads_to=home / "key")
-    assert "is a link of user" in refusal(theirs, "key.py")
+    _put(theirs / "private.py", 0o600, _OTHER)
+    assert "not all users can read" in refusal(theirs, "private.py")
+    _put(theirs / "key.py", owner=_COLLEAGUE, leads_to=home / "key")
+    assert "not all users can enter" in refusal(theirs, "key.py")
     assert refusal(theirs, str(theirs / "theirs.py")) == f"{theirs}/theirs.py belongs to user {_COLLEAGUE}"
 
 
 @pytest.mark.root
 def test_a_folder_that_all_users_can_write_to(home: Path, theirs: Path) -> None:
     scratch = theirs.parent
-    _put(scratch / "train.py", _OTHER, leads_to=home / "key")
-    _put(scratch / "plain.py", _OTHER)
+    _put(scratch / "train.py", owner=_OTHER, leads_to=home / "key")
+    _put(scratch / "plain.py", owner=_OTHER)
     assert refusal(home, f"{scratch}/train.py") == f"{scratch}/train.py belongs to user {_OTHER}"
     assert refusal(scratch, f"{scratch}/plain.py") == f"{scratch}/plain.py belongs to user {_OTHER}"
-    assert "is a link of user" in refusal(scratch, "train.py")
+    assert "not all users can enter" in refusal(scratch, "train.py")
 
 
 def test_the_mount_of_another_user(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,3 +259,36 @@ def test_the_mount_of_another_user(home: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(working_folder, "way_to", way)
     assert f"is a link of user {_OTHER}" in refusal(home, "mine.py")
     assert f"user {_OTHER}" in refusal(home, f"{home}/mine.py")
+
+
+_ASK = """
+import sys
+from seatrial.environment.working_folder import UnchosenError, chosen_file
+for path in sys.argv[1:]:
+    try:
+        chosen_file(*path.rsplit("/", 1))
+        print("ours")
+    except UnchosenError as error:
+        print(error)
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("user", [4711, 0])
+def test_a_container_of_a_user_shows_others_as_it_shows_root(user: int, home: Path, place: Path) -> None:
+    """It excuses none of them for a private file. Below a folder that is open to all it would excuse nothing at all."""
+    theirs = _folder(place / "theirs", 0o755, _OTHER)
+    _put(theirs / "link.py", owner=_OTHER, leads_to=Path("../home/key"))
+    _put(theirs / "moved.py", 0o600)
+    _put(theirs / "plain.py", owner=_OTHER)
+    _put(theirs / "of_group.py", 0o640, _COLLEAGUE)
+    mounted = ["unshare", "-m", "sh", "-c", f'mount --bind {place} /mnt && exec "$@"', "sh"]
+    inside = ["unshare", "-U", f"--map-user={user}", f"--map-group={user}", sys.executable, "-c", _ASK]
+    paths = ["home/key", *(f"theirs/{name}.py" for name in ("plain", "link", "moved", "of_group"))]
+    asked = [*mounted, *inside, *(f"/mnt/{path}" for path in paths)]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=True)
+    refused = "/mnt/theirs belongs to user 65534, and not all users can"
+    assert done.stdout.splitlines() == [
+        *("ours", "ours", f"{refused} enter /mnt/home"),
+        *(f"{refused} read /mnt/theirs/{name}.py" for name in ("moved", "of_group")),
+    ]

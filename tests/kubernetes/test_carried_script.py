@@ -97,14 +97,17 @@ def test_a_link_of_another_user_at_a_path_of_the_pods(theirs: Path, capsys: pyte
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         f"seatrial: {theirs}/train.py is taken for a path of the pods, since another user could have put there what"
-        f" this machine has ({theirs} belongs to user 12002); to send that along, copy it to a place of yours."
+        f" this machine has ({theirs} belongs to user 12002); to send that along, copy it to a folder of yours."
     )
 
 
 @pytest.mark.root
 def test_a_link_of_another_user_at_a_relative_path(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the folder of a colleague too: only its files are that one's."""
-    words = r"train\.py: another user could have put it there \(.* is a link of user 12002 to a file of user"
+    words = (
+        r"train\.py: another user could have put it there \(/\S+/theirs belongs to user 12002, and not all users can"
+        r" (enter|read) (\S+)\), .*; copy it to a folder of yours, or, if all users may read it, chmod go\+[rx] \2; put"
+    )
     with pytest.raises(RequestError, match=words):
         carried("theirs/train.py")
     monkeypatch.chdir(theirs)

@@ -13,13 +13,26 @@ import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from shlex import quote
 from typing import Any
 
 from seatrial.errors import RequestError
 from seatrial.files import may_map_owners
-from seatrial.start import ForeignError, absolute_entries, owner_of_new_files, refusal_of_number, trusted_users, way_to
+from seatrial.start import (
+    NOBODY,
+    ForeignError,
+    absolute_entries,
+    owner_of_new_files,
+    refusal_of_number,
+    trusted_users,
+    way_to,
+)
 
 _NO_SHARE = (-1, -1)
+_ALL_READ = stat.S_IRGRP | stat.S_IROTH
+_ALL_ENTER = stat.S_IXGRP | stat.S_IXOTH
+"""Both bits: a mode may refuse to the group what all others can do."""
 _TYPED = "SEATRIAL_TYPED_FOLDER"
 """The variable by which a process of ours, and those that it starts, know the working folder that it has left."""
 _DATA = "SEATRIAL_DATA"
@@ -48,6 +61,11 @@ class FolderTrust:
 
 class UnchosenError(Exception):
     """Another user could have chosen which file a path leads to. Its text is a clause."""
+
+    def __init__(self, clause: str, rights: str = "") -> None:
+        super().__init__(clause)
+        self.rights = rights
+        """Arguments of ``chmod`` that help; empty: none do."""
 
 
 def require_own_number() -> None:
@@ -136,10 +154,11 @@ def chosen_file(folder: str, path: str) -> os.stat_result:
     """Return the status of the file at a path if no other user has chosen it, so that its content may go elsewhere.
 
     Trust in a folder, or a script, is trust in what its owner has put there. It is none in a name there that leads to a
-    file which that one could not read, such as a key of this user's. An absolute path may be meant for another machine:
-    with that one the user trusts nobody but those who are trusted with the working folder. The caller compares the file
-    that it reads afterwards with this status. Raises UnchosenError where another user has put it there, or may have,
-    and OSError for a file that cannot be reached.
+    file which that one could not read, such as a key of this user's: where another user than the owner of the file may
+    have changed where the path leads, all who could must be able to reach the file and to read it. An absolute path may
+    be meant for another machine: with that one the user trusts nobody but those who are trusted with the working
+    folder. The caller compares the file that it reads afterwards with this status. Raises UnchosenError where another
+    user has put it there, or may have, and OSError for a file that cannot be reached.
 
     Args:
         folder: the working folder, an absolute path.
@@ -153,30 +172,66 @@ def chosen_file(folder: str, path: str) -> os.stat_result:
     file = steps[-1][0]
     if file.missing:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    if words := next((words for _, words in steps if words), "") or _borrowed([step for step, _ in steps]):
+    if words := next((words for _, words in steps if words), ""):
         raise UnchosenError(words)
+    words, rights = _led_to_private([step for step, _ in steps])
+    if words:
+        raise UnchosenError(words, rights)
     return file.status
 
 
-def _borrowed(steps: Sequence[_Step]) -> str:
-    """Return how a user who is trusted with the way to a file may have led it to one that this user cannot read;
-    empty: in no way."""
+def _led_to_private(steps: Sequence[_Step]) -> tuple[str, str]:
+    """Return how another user may have led the way to a file that this one could not read, and which right is missing;
+    both empty: in no way.
+
+    A user who can change what is at a place on the way may have put there a link, or any file or folder that lies in
+    another one where that user can write: ``rename`` needs no right to read, and keeps the owner.
+    """
     file = steps[-1]
-    for link in steps:
-        is_link = stat.S_ISLNK(link.status.st_mode)
-        if is_link and link.owner not in trusted_users(link.name) and link.owner != file.owner:
-            return f"{link.name} is a link of user {link.owner} to a file of user {file.owner}"
-    # A user who can move a file, or give it another name, can also reach it, and has read what all users may read.
-    if file.status.st_mode & stat.S_IROTH or file.owner not in trusted_users(file.name):
-        return ""
-    if open_place := next((step.name for step in steps if _is_open(step)), ""):
-        return f"all users can write to {open_place}, and not all can read {file.name}"
-    holder = next((step for step in reversed(steps) if stat.S_ISDIR(step.status.st_mode)), file)
-    is_shared = holder.owner not in trusted_users(holder.name) or holder.status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if is_shared and file.status.st_nlink > 1:
-        names = f"{file.status.st_nlink} names (hard links), and others can make such in {holder.name}"
-        return f"not all users can read {file.name}, it has {names}"
+    known = {0, os.geteuid()} | {file.owner} - {NOBODY}
+    # Nobody else comes to what lies in these, however open that is.
+    closed = [step.name for step in steps if _is_closed(step) and step.owner in known]
+    for number, (step, following) in enumerate(pairwise(steps), 1):
+        if not (changed_by := _changed_by(step, following, known, closed)):
+            continue
+        for later in steps[number:]:
+            # A user who can change the place has passed the folders above it.
+            is_passed = _is_at_or_below(step.name, later.name) and later.name not in closed
+            verb, right, bits = ("read", "r", _ALL_READ) if later is file else ("enter", "x", _ALL_ENTER)
+            if not (is_passed or later.status.st_mode & bits == bits or stat.S_ISLNK(later.status.st_mode)):
+                return f"{changed_by}, and not all users can {verb} {later.name}", f"go+{right} {quote(later.name)}"
+    return "", ""
+
+
+def _changed_by(step: _Step, following: _Step, known: Collection[int], closed: Collection[str]) -> str:
+    """Return how another user could have changed what a step leads to; empty: in no way.
+
+    Args:
+        step: on the way to a file.
+        following: the next one.
+        known: this user, root, and the owner of the file.
+        closed: folders that only those can enter.
+    """
+    mode = step.status.st_mode
+    # A folder moves to another one only with the right to write to itself; a file and a link need none.
+    holds_folder = stat.S_ISDIR(mode) and stat.S_ISDIR(following.status.st_mode)
+    # In a container of a user any other one may be shown as root is.
+    if step.owner not in known and not (holds_folder and step.owner in trusted_users(step.name)):
+        return f"{step.name} {'is a link of' if stat.S_ISLNK(mode) else 'belongs to'} user {step.owner}"
+    has_guard = mode & stat.S_ISVTX and holds_folder
+    is_writable = stat.S_ISDIR(mode) and mode & (stat.S_IWGRP | stat.S_IWOTH) and not has_guard
+    if is_writable and not any(_is_at_or_below(step.name, folder) for folder in closed):
+        return f"other users can write to {step.name}"
     return ""
+
+
+def _is_closed(step: _Step) -> bool:
+    """Return whether only the owner can enter a folder; one that an access control list names has a bit here, too."""
+    return stat.S_ISDIR(step.status.st_mode) and not step.status.st_mode & _ALL_ENTER
+
+
+def _is_at_or_below(name: str, folder: str) -> bool:
+    return f"{name}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def leave_open_folder() -> str:

@@ -56,11 +56,13 @@ def carried_script(
         content = _content(script)
         problem = _problem(Path(script), content)
     except UnchosenError as error:
-        other = "another user could have put"
-        problem = f"{other} it there ({error}), so it does not go along; copy it to a place of yours"
+        other, advice = "another user could have put", "copy it to a folder of yours"
+        if error.rights:
+            advice += f", or, if all users may read it, chmod {error.rights}"
+        problem = f"{other} it there ({error}), so it does not go along; {advice}"
         left = (
             f"{script} is taken for a path of the pods, since {other} there what this machine has ({error}); to send"
-            " that along, copy it to a place of yours"
+            f" that along, {advice}"
         )
     except FileNotFoundError:
         problem = "no such script on this machine, and the pods start in an empty folder"
