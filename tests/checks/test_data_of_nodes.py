@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+import torch
 import torch.distributed as dist
 from checks.fake_context import FakeContext
 from checks.simulated_training import SMOKE, trained
@@ -22,6 +23,7 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact
 from seatrial.probe.file_system import own_places
 from seatrial.targets.kubernetes.run_log import nodes_to_cordon
+from seatrial.training.data.data_file import NOT_PUBLISHED, NOT_TOGETHER
 
 Places: TypeAlias = list[str] | None
 
@@ -191,6 +193,20 @@ def test_data_that_no_node_has_are_nobodys_fault(num_nodes: int) -> None:
     assert "seatrial data fetch" in finding.action
 
 
+@pytest.mark.parametrize("fault", ["its header says 27: " + NOT_PUBLISHED, f"the files {NOT_TOGETHER}: 1 image"])
+def test_shared_files_that_may_have_changed_meanwhile_are_tried_again(fault: str) -> None:
+    faults = {f"node{node}": (fault, "") for node in (1, 2)}
+    (finding,) = judge(with_places(3, SHARED["not of one machine"], **faults), SMOKE).findings
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert finding.action.startswith("run again while nobody changes the files; if that does not help, ")
+    # A file of each node by itself has changed for all of them, or for none.
+    (finding,) = judge(with_data(3, **faults), SMOKE).findings
+    assert finding.action.startswith("fetch")
+    missing = {f"node{node}": ("mnist is not in /data", "") for node in (1, 2)}
+    (finding,) = judge(with_places(3, SHARED["not of one machine"], **missing), SMOKE).findings
+    assert finding.action.startswith("fetch")
+
+
 def test_one_host_that_says_it_can_read_names_no_others() -> None:
     """One host with two agents that say they can read, and three hosts without the data."""
     faults = {f"node{node}": ("no file", "") for node in (2, 3, 4)}
@@ -232,6 +248,40 @@ def test_the_words_of_a_node_about_its_data_stay_its_words() -> None:
     assert 'node-2: "use node-0 never"' in finding.evidence
 
 
+def compared(evidence: Evidence, *different: int) -> Evidence:
+    """The same, where each rank has read equal data, and these ranks got the answer that not all are the same."""
+    value = {"fault": "", "digest": "aa" * 32, "places": None}
+    facts = [Fact(check="training", name="data", value=value, rank=rank) for rank in evidence.ranks]
+    for rank in evidence.ranks:
+        answer = {"same": rank not in different}
+        facts.append(Fact(check="training", name="data_compared", value=answer, rank=rank))
+    return replace(evidence, facts=(*evidence.facts, *facts))
+
+
+def test_an_answer_that_no_digest_gives_is_an_error() -> None:
+    """A link or a rank has changed what the ranks computed together; nobody has trained, and no digest says why."""
+    evidence = compared(replace(trained(6), measurements=(), facts=()), *range(6))
+    ruling = judge(evidence, SMOKE)
+    (finding,) = ruling.findings
+    assert (finding.severity, finding.culprit.kind, ruling.absent) == ("error", "none", ())
+    assert finding.what == "the ranks compared their training data and got another answer than their digests give"
+    assert finding.evidence == ("not the same data, by the answer that ranks 0, 1, 2, 3, 4, 5 got",)
+    assert "collectives" in finding.action
+    # Whose digest is missing may have other data.
+    facts = tuple(fact for fact in evidence.facts if (fact.rank, fact.name) != (4, "data"))
+    (finding,) = judge(replace(evidence, facts=facts), SMOKE).findings
+    assert finding.evidence[1:] == ("no digest of rank 4",)
+
+
+def test_one_rank_with_another_answer_hides_no_fault_of_a_training() -> None:
+    assert judge(compared(trained(6)), SMOKE).findings == ()
+    what = {finding.what for finding in judge(compared(trained(6), 3), SMOKE).findings}
+    assert len(what) == 1
+    assert judge(compared(trained(6), 3), SMOKE).judged
+    found = judge(compared(trained(6, digests={1: "other"}), 3), SMOKE).findings
+    assert [finding.severity for finding in found] == ["fail", "error"]
+
+
 _WRONG_PLACES = ("boot 8:1 2", [8], 0)
 
 
@@ -265,7 +315,18 @@ def read_data(rank: int, folders: list[str], local_ranks: list[int]) -> tuple[An
         ready: Any = compared_data(context, params) is not None
     except RequestError as error:
         ready = str(error)
-    return ready, [fact.value for fact in context.facts]
+    (data,) = (fact.value for fact in context.facts if fact.name == "data")
+    (answer,) = (fact.value["same"] for fact in context.facts if fact.name == "data_compared")
+    assert answer == (ready is True)
+    return ready, [data]
+
+
+def read_beside_a_liar(rank: int, folder: str) -> tuple[Any, list[Any]]:
+    """As ``read_data``; rank 1 has the same data, and adds another number than that of their digest."""
+    if rank != 1:
+        return read_data(rank, [folder] * 3, [0, 0, 0])
+    dist.all_reduce(torch.tensor([0, 0, 5, -5]), op=dist.ReduceOp.MAX, group=dist.group.WORLD)
+    return False, []
 
 
 @pytest.mark.slow
@@ -296,6 +357,7 @@ def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
             "second rank": (read_data, ([good, other, good], [0, 1, 0])),
             "header": (read_data, ([good, good, header], nodes)),
             "few": (read_data, ([few, few, few], nodes)),
+            "liar": (read_beside_a_liar, (good,)),
         },
     )
     assert [ready for ready, _ in results["alike"]] == [True] * 3
@@ -312,6 +374,7 @@ def test_ranks_agree_whether_they_can_train(tmp_path: Path) -> None:
     # A batch of 8 is too large for them, which is a wrong request and no fault of their files.
     assert [ready for ready, _ in results["few"]] == [True] * 3
     assert all(not fact["fault"] for _, (fact,) in results["few"])
+    assert [ready for ready, _ in results["liar"]] == [False] * 3
     assert [ready for ready, _ in results["second rank"]] == [False] * 3
     first, second, third = (fact["digest"] for _, (fact,) in results["second rank"])
     assert first == third != second

@@ -11,7 +11,7 @@ from seatrial.checks.shared.asked_rounds import is_rounds, judge_rounds
 from seatrial.checks.shared.culprits import rank_culprit, ranks_or_links
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import is_contention
-from seatrial.checks.training.judge_data import is_data, judge_data
+from seatrial.checks.training.judge_data import is_data, judge_compared, judge_data
 from seatrial.checks.training.judge_held_up import judge_held_up
 from seatrial.checks.training.judge_one_batch import judge_one_batch, one_batch_suspects
 from seatrial.checks.training.judge_shares import (
@@ -38,6 +38,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "recipe": lambda value: has_fields(value, key=str, workload=str, num_test=int),
     "nonfinite": lambda value: has_fields(value, step=int, seed=int, ranks=list),
     "data": is_data,
+    "data_compared": lambda value: has_fields(value, same=bool),
     "rounds": is_rounds,
     "digest": lambda value: has_fields(value, runs=int, digest=str),
     "one_batch": lambda value: has_fields(value, scores=str, gradients=str, alike=str),
@@ -62,6 +63,9 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     data = judge_data(evidence)
     if data.findings:
         return data  # nobody has trained
+    compared = judge_compared(evidence)
+    if compared.findings and not evidence.measurements:
+        return compared
     parts = [_judge_nonfinite(evidence)]
     if not parts[0].findings:
         parts += [
@@ -75,7 +79,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             judge_held_up(evidence),
         ]
     # Also after a training that stopped early: a wrong rank may be the cause.
-    parts.append(judge_one_batch(evidence))
+    parts += [compared, judge_one_batch(evidence)]
     return Ruling.merge(parts)
 
 

@@ -11,11 +11,13 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Ruling
 from seatrial.evidence.measurement import Fact
 from seatrial.evidence.statistics import minority
-from seatrial.util.text import as_name, quoted
+from seatrial.training.data.data_file import NOT_PUBLISHED, NOT_TOGETHER
+from seatrial.util.text import as_name, named_ranks, quoted
 
 _SHOWN = 8
 _OPEN = ", not separable"
 _SHARED = "or name a folder that all nodes share with --data"
+_AGAIN = "run again while nobody changes the files; if that does not help"
 _COPY = f"copy or fetch the data set again there (seatrial data fetch), {_SHARED}"
 _FETCH = f"fetch the data set on each node (seatrial data fetch), {_SHARED}"
 
@@ -59,6 +61,28 @@ def judge_data(evidence: Evidence) -> Ruling:
     return Ruling(findings=(_of_shared(evidence, facts, replace(finding, culprit=culprit)),))
 
 
+def judge_compared(evidence: Evidence) -> Ruling:
+    """Report a comparison of equal data that told ranks that their data differ: nobody is known to have changed it."""
+    answers = {fact.rank: fact.value["same"] for fact in evidence.facts if fact.name == "data_compared"}
+    different = [rank for rank in evidence.ranks if answers.get(rank) is False]
+    if not different:
+        return Ruling()
+    read = {fact.rank for fact in evidence.facts if fact.name == "data"}
+    silent = [rank for rank in evidence.ranks if rank not in read]
+    lines = [f"not the same data, by the answer that {named_ranks(different)} got"]
+    lines += [f"no digest of {named_ranks(silent)}"] if silent else []
+    finding = Finding(
+        severity="error",
+        check="training",
+        what="the ranks compared their training data and got another answer than their digests give",
+        culprit=NOBODY,
+        evidence=tuple(lines),
+        action="a link or a rank has changed what they computed together: look at the findings of collectives, or add"
+        " it to checks.",
+    )
+    return Ruling(findings=(finding,))
+
+
 def _unreadable(evidence: Evidence, faults: Mapping[int, str], readers: Collection[int]) -> Finding:
     """Return a finding for nodes that cannot read the data: it names them unless most hosts cannot.
 
@@ -94,13 +118,18 @@ def _unreadable(evidence: Evidence, faults: Mapping[int, str], readers: Collecti
 
 
 def _of_shared(evidence: Evidence, facts: Sequence[Fact], finding: Finding) -> Finding:
-    """Return a finding that names nobody where the files of some of its nodes may be those of others."""
+    """Return a finding that names nobody where the files of some of its nodes may be those of others; where those may
+    have changed, it asks for another run first."""
     ways = [(fact.rank, fact.value.get("places")) for fact in facts if fact.rank is not None]
     may_share = any(places is None for _, places in ways) or bool(common_places(evidence, ways))
-    if finding.severity != "fail" or not may_share:
+    if not may_share:
         return finding
+    if finding.severity != "fail":
+        said = [fact.value["fault"] for fact in facts]
+        is_changing = any(words in fault for words in (NOT_PUBLISHED, NOT_TOGETHER) for fault in said)
+        return replace(finding, action=f"{_AGAIN}, {_FETCH}") if is_changing else finding
+    action = f"{_AGAIN}, {_COPY}"
     name = f"{finding.culprit.name.removesuffix(_OPEN)}, or a file system that nodes may share{_OPEN}"
-    action = f"run again while nobody changes the files; if that does not help, {_COPY}"
     return replace(finding, culprit=Culprit(kind="none", name=name), action=action)
 
 

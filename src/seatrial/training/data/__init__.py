@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from seatrial.errors import RequestError
 from seatrial.files import status_behind_links
 from seatrial.training.data import cifar, dataset_files, digits, idx, synthetic
+from seatrial.training.data.data_file import NOT_TOGETHER
 from seatrial.training.data.datasets import DATASETS, PUBLISHED_IMAGES
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _mnist(name: str, num_samples: int, folder: Path) -> Workload:
         )
         if (train_labels, test_labels, test_size) != ((num_train,), (num_test,), [height, width]):
             raise RequestError(
-                f"the files of {name} in {paths[0].parent} do not belong together: {num_train} images with "
+                f"the files of {name} in {paths[0].parent} {NOT_TOGETHER}: {num_train} images with "
                 f"{train_labels[0]} labels to train, {num_test} with {test_labels[0]} to test, of {height} x {width} "
                 f"and {' x '.join(map(str, test_size))} pixels; fetch or copy them again."
             )

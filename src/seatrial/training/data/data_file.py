@@ -17,6 +17,8 @@ from seatrial.files import open_to_read, status_behind_links
 MAX_BYTES = 2**30
 """Most bytes read from one file; the largest data set here has a fifth of it."""
 NOT_PUBLISHED = "it is not the published one, or has changed in the meantime"
+NOT_TOGETHER = "do not belong together"
+"""In the sentence about files of a data set that contradict one another; some may have changed in the meantime."""
 _CHUNK_BYTES = 2**20
 _PACKED_BYTES = 2**16
 _GZIP_MAGIC = b"\x1f\x8b"
