@@ -27,9 +27,15 @@ SLOW_S = 35.0
 START = -1
 QUIT = 1_000_000
 """Numbers of the two times, besides the steps, at which something can be planted."""
+
+
+def _shares(values: dict[str, object]) -> bool:
+    return values.keys() == {"store"} and isinstance(values["store"], dict)
+
+
 STEPS = (
     StepPlan(check="compute", scope="alone", timeout_s=40.0),
-    StepPlan(check="bootstrap", scope="bootstrap", stage="store", first_only=True, last_stage=False, timeout_s=40.0),
+    StepPlan(check="bootstrap", scope="bootstrap", stage="store", shares=_shares, last_stage=False, timeout_s=40.0),
     StepPlan(check="bootstrap", scope="bootstrap", stage="world", timeout_s=40.0),
     StepPlan(check="collectives", scope="world", timeout_s=40.0),
     StepPlan(check="training", scope="world", timeout_s=40.0),

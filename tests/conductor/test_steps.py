@@ -23,7 +23,7 @@ def _check(name: str) -> Check:
     def judge(evidence: Evidence, params: Any) -> Ruling:
         return Ruling()
 
-    stages = (Stage(name="store", first_only=True), Stage(name="world")) if name == "bootstrap" else (Stage(),)
+    stages = (Stage(name="store", shares=bool), Stage(name="world")) if name == "bootstrap" else (Stage(),)
     scopes: dict[str, Scope] = {"bootstrap": "bootstrap", "compute": "alone"}
     return Check(
         name=name,
@@ -54,7 +54,7 @@ def _steps() -> tuple[StepPlan, ...]:
 
 def test_each_stage_is_a_step_with_the_values_of_the_plan() -> None:
     steps = _steps()
-    assert [(step.check, step.stage, step.first_only, step.last_stage) for step in steps] == [
+    assert [(step.check, step.stage, step.shares is not None, step.last_stage) for step in steps] == [
         ("compute", "measure", False, True),
         ("bootstrap", "store", True, False),
         ("bootstrap", "world", False, True),

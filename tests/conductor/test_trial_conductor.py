@@ -72,6 +72,16 @@ def test_a_dead_rank_is_named_and_the_rest_go_on(at: int, rank: int) -> None:
     assert _blamed(record) == {("fail", (rank,))}
 
 
+@pytest.mark.parametrize("share", [{"storage/key": "0" * 16}, {"store": "elsewhere"}, ["x"]])
+def test_after_a_false_share_no_rank_accuses_the_network(share: object) -> None:
+    record = _run(shares={0: share})
+    assert [event["outcome"] for event in record.of("step_end")] == ["done", "trouble"]
+    assert (record.seen(), record.generations) == ([], [tuple(range(6))])
+    notes = [event["text"] for event in record.of("note") if event["severity"] == "error"]
+    assert len([text for text in notes if "shares other values than bootstrap/store does" in text]) == 1
+    assert _blamed(record) == {("error", ())}
+
+
 @pytest.mark.parametrize(
     "share",
     # 262,110 bytes would have left no room for the others.

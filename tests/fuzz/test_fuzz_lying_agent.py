@@ -53,7 +53,7 @@ def _fake_judge(evidence: Evidence, params: Any) -> Ruling:
 def _fake_load(name: str) -> Check:
     if name not in {step.check for step in STEPS}:
         raise KeyError(name)
-    stages = tuple(Stage(name=step.stage, first_only=step.first_only) for step in STEPS if step.check == name)
+    stages = tuple(Stage(name=step.stage, shares=step.shares) for step in STEPS if step.check == name)
     return Check(
         name=name,
         scope="world",

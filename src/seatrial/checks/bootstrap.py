@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from seatrial.checks.check import Check, Rule, Stage, user_rule
+from seatrial.checks.shared.on_call import OnCall
 from seatrial.checks.shared.store_reach import store_findings
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Ruling
@@ -124,5 +125,5 @@ CHECK = Check(
     measure=measure,
     judge=judge,
     rules=rules,
-    stages=(Stage(name="store", first_only=True), Stage(name="world")),
+    stages=(Stage(name="store", shares=OnCall("seatrial.rank.groups", "is_of_store")), Stage(name="world")),
 )

@@ -25,12 +25,13 @@ NETWORK_SCOPES: tuple[Scope, ...] = ("pairs", "bootstrap", "world")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One step of a check. All ranks of a generation run it, or only the first rank."""
+    """One step of a check. All ranks of a generation run it, or only the first rank, for what it shares."""
 
     name: str = "measure"
     """The name that ``context.stage``, measurements and facts carry."""
-    first_only: bool = False
-    """Whether only the first rank runs this stage, for example to open a store."""
+    shares: Callable[[dict[str, Any]], bool] | None = None
+    """Given if only the first rank runs this stage, for example to open a store, and shares values with the stages that
+    follow: whether they have the form that it shares. None: all ranks run the stage, and share nothing."""
     excuses: bool = False
     """Whether it only brings what excuses failures that earlier stages saw. Scope ``agents`` only: it follows also
     where a node was late in an earlier stage, without that node, and a record without it lacks nothing."""

@@ -24,8 +24,8 @@ class StepPlan:
     """Ranks that it needs together; ``alone``: they do not wait for one another."""
     stage: str = "measure"
     """Stage of the check."""
-    first_only: bool = False
-    """Only the first rank of the generation takes part."""
+    shares: Callable[[dict[str, Any]], bool] | None = None
+    """Only the first rank of the generation takes part, and shares values that have this form. None: all ranks do."""
     excuses: bool = False
     """Follows also where a node was late in an earlier stage of the check, without that node. Scope ``agents`` only."""
     last_stage: bool = True
@@ -43,12 +43,12 @@ class StepPlan:
 
     def repeated_by(self, rank: int) -> StepPlan:
         """Return this check again, by one rank while all others are idle."""
-        return replace(self, scope="alone", stage="repeat", first_only=False, ranks=(rank,))
+        return replace(self, scope="alone", stage="repeat", shares=None, ranks=(rank,))
 
     def next_round(self, ranks: tuple[int, ...], values: Any) -> StepPlan:
         """Return the next round of this check, by these ranks, with the values that its results so far suggest."""
         number = int(self.stage.removeprefix(ROUND)) + 1 if self.stage.startswith(ROUND) else 1
-        return replace(self, stage=f"{ROUND}{number}", first_only=False, excuses=False, ranks=ranks, round=values)
+        return replace(self, stage=f"{ROUND}{number}", shares=None, excuses=False, ranks=ranks, round=values)
 
 
 def of_plan(plan: Plan, load: Callable[[str], Check]) -> tuple[StepPlan, ...]:
@@ -64,7 +64,7 @@ def of_plan(plan: Plan, load: Callable[[str], Check]) -> tuple[StepPlan, ...]:
                     scope=check.scope,
                     watches=check.watches,
                     stage=stage.name,
-                    first_only=stage.first_only,
+                    shares=stage.shares,
                     excuses=stage.excuses,
                     last_stage=number == len(check.stages),
                     timeout_s=float(values.get("timeout_s", _DEFAULT_TIMEOUT_S)),

@@ -51,6 +51,7 @@ _MAX_SHARED_BYTES = 1000
 _WATCHED = (State.AGENTS, State.START, State.STEP)
 _UNFINISHED = (State.GATHER, *_WATCHED)
 _UNHEARD = "it was stopped or asleep, or its disk did not answer; start it again where it goes on"
+_FALSE_SHARE = "find out what runs there, or repeat the trial without that node"
 _ABSENT_ACTION = (
     "look at the output of its agent, and at what may keep it from the node that conducts: a firewall, or in Kubernetes"
     " a NetworkPolicy (--allow-egress)"
@@ -162,7 +163,7 @@ class TrialConductor(BaseConductor):
             self._ask_agents(step, now)
             return
         self.state = State.STEP
-        asked = step.ranks if step.ranks is not None else self._ranks[:1] if step.first_only else self._ranks
+        asked = step.ranks if step.ranks is not None else self._ranks[:1] if step.shares else self._ranks
         until = min(now + step.timeout_s, self._deadline)
         timeout_s = round(max(until - now, 0.0), 3)
         together, cut_short = step.scope != "alone", until < now + step.timeout_s
@@ -350,15 +351,20 @@ class TrialConductor(BaseConductor):
 
     def _receive_done(self, event: DoneEvent, now: float) -> None:
         self._ended.add(event["src"])
-        rank, share = self._rank_of(event["rank"]), event["share"]
-        if share and self._hang_detector.is_awaited(rank):
-            # Only where the first rank works alone: in all other steps a rank could write what another one should.
-            is_asked = self._plan[self._at].first_only and isinstance(share, dict)
-            if is_asked and len(json.dumps(share)) <= _MAX_SHARED_BYTES:
-                self._shared |= share
-            else:
-                text = f"rank {rank} shares values with later steps that no check of ours shares; they are not used"
-                self._record(NoteEvent(kind="note", severity="error", text=text))
+        rank, share, step = self._rank_of(event["rank"]), event["share"], self._plan[self._at]
+        # Only where the first rank works alone: in all other steps a rank could write what another one should.
+        if step.shares and self._hang_detector.is_awaited(rank):
+            if not (isinstance(share, dict) and len(json.dumps(share)) <= _MAX_SHARED_BYTES and step.shares(share)):
+                # The others would fail for it, and accuse a network over which it never came.
+                where = f"rank {rank} on node {self._config.host_name(self._nodes[rank])}"
+                text = f"{where} shares other values than {step.check}/{step.stage} does, so the others cannot go on"
+                self._record(NoteEvent(kind="note", severity="error", text=f"{text}: {_FALSE_SHARE}"))
+                self._hang_detector.end_soon(now)
+                return
+            self._shared |= share
+        elif share and self._hang_detector.is_awaited(rank):
+            text = f"rank {rank} shares values with later steps that no check of ours shares; they are not used"
+            self._record(NoteEvent(kind="note", severity="error", text=text))
         self._rank_finished(rank, now)
 
     def _receive_error(self, event: ErrorEvent, now: float) -> None:

@@ -223,7 +223,7 @@ def _never_asked(trial: Trial, check: Check) -> tuple[str, ...]:
         }
         if not asked:
             absent.append(f"stage {stage.name}")
-        elif not stage.first_only and asked < set(trial.ranks):
+        elif stage.shares is None and asked < set(trial.ranks):
             absent.append(f"stage {stage.name} of {len(set(trial.ranks) - asked)} ranks")
     return tuple(absent)
 

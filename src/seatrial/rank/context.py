@@ -182,7 +182,7 @@ class Context:
     def share(self, name: str, value: Any) -> None:
         """Give a JSON value to all ranks in the following steps; they read it from ``given``.
 
-        For stages with ``first_only``, 1,000 bytes in each; what a rank shares in another stage is refused.
+        For stages with ``shares``: values of that form, 1,000 bytes in each. In another stage they are refused.
         """
         self.shared[name] = value
 

@@ -8,7 +8,7 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +115,14 @@ def _store_address(context: Context) -> tuple[str, int]:
     if isinstance(address, dict) and is_place(address.get("host"), address.get("port")):
         return address["host"], address["port"]
     raise MeetingError(f"rank {context.ranks[0]} shared no address of its store")
+
+
+def is_of_store(values: Mapping[str, Any]) -> bool:
+    """Return whether these are the values that ``open_store`` shares, whoever says so."""
+    address = values.get("store")
+    if values.keys() != {"store"} or not isinstance(address, dict) or address.keys() != {"host", "port"}:
+        return False
+    return is_place(address["host"], address["port"])
 
 
 def is_place(host: Any, port: Any) -> bool:

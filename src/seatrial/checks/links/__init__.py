@@ -14,5 +14,5 @@ CHECK = Check(
     rules=rules,
     work=("cpu_bytes", "gpu_bytes", "seconds"),
     next_round=OnCall("seatrial.checks.links.round_request", "next_round"),
-    stages=(Stage(name="page"), Stage(name="store", first_only=True)),
+    stages=(Stage(name="page"), Stage(name="store", shares=OnCall("seatrial.rank.groups", "is_of_store"))),
 )

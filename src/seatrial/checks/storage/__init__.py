@@ -14,5 +14,10 @@ CHECK = Check(
     suspects=OnCall("seatrial.checks.storage.judge", "suspects"),
     rules=rules,
     work=("size_bytes", "appends"),
-    stages=(Stage(name="key", first_only=True), Stage(name="token"), Stage(name="view"), Stage(name="measure")),
+    stages=(
+        Stage(name="key", shares=OnCall("seatrial.checks.storage.tokens", "is_of_key")),
+        Stage(name="token"),
+        Stage(name="view"),
+        Stage(name="measure"),
+    ),
 )

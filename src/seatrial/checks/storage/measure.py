@@ -21,7 +21,6 @@ from seatrial.evidence.statistics import median
 from seatrial.probe.file_system import file_system, own_places
 from seatrial.rank.context import Context
 
-_KEY = "storage/key"
 _LACKS_ROOM = "storage/lacks room"
 _TOKEN = "storage/token"
 """The token that this rank left. It keeps the folder open for all that is done there."""
@@ -35,9 +34,9 @@ missed deadline."""
 def measure(context: Context, params: Params) -> None:
     """Agree on a key, leave a token, find the tokens of the others, then write and read."""
     if context.stage == "key":
-        context.share(_KEY, secrets.token_hex(8))
+        context.share(tokens.KEY, secrets.token_hex(8))
         return
-    key = tokens.checked_key(context.given.get(_KEY), context.ranks[0])
+    key = tokens.checked_key(context.given.get(tokens.KEY), context.ranks[0])
     try:
         if context.stage in ("token", "measure"):
             _report_ways(context, params)

@@ -16,13 +16,16 @@ import re
 import stat
 import tempfile
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TypeGuard
 
 from seatrial import files
 from seatrial.environment.working_folder import typed_folder
 from seatrial.rank.meeting import MeetingError
 from seatrial.start import ForeignError
 
+KEY = "storage/key"
+"""The name of the shared key."""
 _NAME = "seatrial-storage-{code}-{rank}.{kind}"
 _KEY = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _OUR_FILES = re.compile(r"seatrial-storage-[0-9a-f]{16}-\d+\.(token|data)")
@@ -33,10 +36,20 @@ _MOST_LOOKED_AT = 10_000
 """Files of trials that are looked at, to remove those that killed ones left."""
 
 
+def is_of_key(values: Mapping[str, object]) -> bool:
+    """Return whether these are the values that the first rank shares: a key, whoever says so."""
+    return values.keys() == {KEY} and is_key(values[KEY])
+
+
+def is_key(key: object) -> TypeGuard[str]:
+    """Return whether this is a key: as a part of a path anything else would lead to files of others."""
+    return isinstance(key, str) and _KEY.fullmatch(key) is not None
+
+
 def checked_key(key: object, first_rank: int) -> str:
     """Return the key of a trial, which comes from the first rank. Raises MeetingError for anything else, without its
-    words: as a part of a path it would lead to files of others."""
-    if isinstance(key, str) and _KEY.fullmatch(key):
+    words."""
+    if is_key(key):
         return key
     raise MeetingError(f"rank {first_rank} shared no key of 16 hexadecimal digits for the names of files")
 
