@@ -51,6 +51,7 @@ def _refused(folder: Path, text: str, name: str = "p.toml") -> str:
         ),
         ("level." + "a." * 90 + "a = 1", "level is {'a': {'a':"),
         ("x = 1\n" + "a." * 400_000 + "a = 1", "line 2 has more than 100 dots"),
+        ('x = ["""\n#""", {' + "a." * 400_000 + "a = 1}]", "line 2 has more than 100 dots"),
         (f'level = "quick"\ncompute.cpu_dtypes = ["{"9" * 5_000}"]', "cpu_dtypes is ['999"),
         (f'level = "quick"\n[{"x" * 5_000}]\n[{"x" * 5_000}]', "is not valid TOML"),
     ],

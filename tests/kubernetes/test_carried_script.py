@@ -42,6 +42,13 @@ def test_a_name_that_a_pod_cannot_have(name: str, tmp_path: Path) -> None:
     assert carried(f"./{name}") == ("script.py", b"pass\n")
 
 
+def test_a_script_that_the_parser_here_cannot_take_goes_along(tmp_path: Path) -> None:
+    """It may be newer than this Python, or deeper than its parser goes, which raises MemoryError then."""
+    for text in (b"x = " + b"not " * 20_000 + b"1\n", b"match = = 1\n"):
+        (tmp_path / "train.py").write_bytes(text)
+        assert carried("train.py") == ("train.py", text)
+
+
 def test_what_the_pods_have_stays_there(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass\n")
     assert carried(f"{tmp_path}/train.py", str(tmp_path)) is None

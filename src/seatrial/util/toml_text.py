@@ -25,7 +25,7 @@ def parse_toml(text: str, name: str, *, instead: str) -> dict[str, Any]:
         instead: what to do where this Python has no reader: "name a level".
     """
     for number, line in enumerate(text.split("\n"), start=1):
-        if line.count(".") > _MOST_DOTS and not line.lstrip().startswith("#"):
+        if line.count(".") > _MOST_DOTS and not _is_comment(line):
             raise RequestError(f"{name}: line {number} has more than {_MOST_DOTS} dots; is it the right file?")
     loads = _toml_reader()
     if loads is None:
@@ -38,6 +38,11 @@ def parse_toml(text: str, name: str, *, instead: str) -> dict[str, Any]:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else printable(str(error)[:_REASON])
         raise RequestError(f"{name} is not valid TOML: {reason}.") from error
     return document
+
+
+def _is_comment(line: str) -> bool:
+    """Return whether a line is a comment, whatever stands around it: one in a string of several lines may end that."""
+    return line.lstrip().startswith("#") and '"""' not in line and "'''" not in line
 
 
 def _toml_reader() -> Callable[[str], dict[str, Any]] | None:

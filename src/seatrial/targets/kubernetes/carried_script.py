@@ -91,7 +91,7 @@ def _problem(script: Path, content: bytes) -> str:
         return f"more than {_MAX_BYTES:,} bytes do not fit into the manifest"
     try:
         tree = ast.parse(content.decode())
-    except (ValueError, SyntaxError, RecursionError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last one: deep nesting, to the parser
         # Python says it better; but only text fits into the manifest.
         return "" if _is_text(content) else "it is no text in UTF-8"
     neighbor = next((name for name in _imported(tree) if _is_module(script.parent, name)), None)
