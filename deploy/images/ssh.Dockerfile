@@ -4,6 +4,7 @@
 #       --build-arg BASE_IMAGE=IMAGE-WITH-PYTHON-AND-TORCH --build-arg TRIAL_UID="$(id -u)" deploy/images
 #
 # On a host an account with the number of the container's user can read and end what runs there: the number is yours.
+# Where docker or podman runs without root, the numbers of a container are no accounts: leave TRIAL_UID out.
 # The base must have apt (Debian, Ubuntu, and the PyTorch images of NVIDIA and AMD do) and Python >= 3.10.
 ARG BASE_IMAGE
 FROM ${BASE_IMAGE}
@@ -15,8 +16,10 @@ RUN apt-get update -q \
     && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*
 # Root's number stays outside: nothing here runs as root.
 RUN [ "${TRIAL_UID}" -gt 0 ] || TRIAL_UID=10001; \
-    useradd --create-home --non-unique --uid "${TRIAL_UID}" --shell /bin/bash trial
+    useradd --create-home --non-unique --no-log-init --uid "${TRIAL_UID}" --shell /bin/bash trial
 COPY --chmod=0555 sshd.py /usr/local/bin/trial-sshd
 USER trial
+# The base may have an account of the same number, whose home would be taken.
+ENV HOME=/home/trial
 WORKDIR /home/trial
 ENTRYPOINT ["/usr/local/bin/trial-sshd"]

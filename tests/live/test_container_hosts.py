@@ -32,20 +32,21 @@ def image() -> str:
     base = os.environ.get("SEATRIAL_TEST_BASE_IMAGE")
     if base is None:
         pytest.skip("SEATRIAL_TEST_BASE_IMAGE names no image")
+    # As images of Ubuntu 24.04, it has an account with the number of most users.
+    other = "localhost/trial-base"
+    _build(other, "-", f"FROM {base}\nRUN useradd --create-home --uid 1000 ubuntu\n")
     name = "localhost/trial-ssh"
-    build = [
-        "podman",
-        "build",
-        "--pull-never",
-        "-f",
-        str(IMAGES / "ssh.Dockerfile"),
-        "--build-arg",
-        f"BASE_IMAGE={base}",
-    ]
-    done = subprocess.run([*build, "-t", name, str(IMAGES)], capture_output=True, text=True, timeout=160, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    _build(name, str(IMAGES / "ssh.Dockerfile"), "", BASE_IMAGE=other, TRIAL_UID="1000")
     run(["podman", "network", "ls"])  # makes the folder of OWN_NETWORKS
     return name
+
+
+def _build(name: str, file: str, text: str, **arguments: str) -> None:
+    """``file``: its path, or ``-`` for the text."""
+    build = ["podman", "build", "--pull-never", "-f", file, "-t", name]
+    build += [word for argument in arguments.items() for word in ("--build-arg", "=".join(argument))]
+    done = subprocess.run([*build, str(IMAGES)], input=text, capture_output=True, text=True, timeout=160, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.fixture
@@ -113,6 +114,6 @@ def test_containers_on_two_hosts_train_together(
         "trial@node1",
         "id -u; echo $NAME; ls /run/.containerenv; hostname",
     ]
-    assert made[0].run(*ask).stdout.splitlines() == ["10001", "two words", "/run/.containerenv", "node1"]
+    assert made[0].run(*ask).stdout.splitlines() == ["1000", "two words", "/run/.containerenv", "node1"]
     stranger = ["ssh", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={made[0].home}/none", *ask[3:]]
     assert "Host key verification failed" in made[0].run(*stranger).stderr

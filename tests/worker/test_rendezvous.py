@@ -131,7 +131,13 @@ def test_a_false_address_at_the_store_ends_no_rank_of_a_training(address: str) -
 
 
 @pytest.mark.parametrize(
-    ("given", "dump"), [({}, "0"), ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}, "1"), ({BUFFER: "2000"}, None)]
+    ("given", "dump"),
+    [
+        ({}, "0"),
+        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}, "1"),
+        ({BUFFER: "2000"}, None),
+        ({"TORCH_FR_BUFFER_SIZE": "2000"}, None),
+    ],
 )
 def test_no_thread_of_nccl_reads_the_store_unless_its_recorder_is_wanted(
     given: dict[str, str], dump: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -139,7 +145,7 @@ def test_no_thread_of_nccl_reads_the_store_unless_its_recorder_is_wanted(
     """A stand-in for NCCL's group, which needs a GPU: its environment. A value of the store may be of any length."""
     seen = dict[str, str]()
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: seen.update(os.environ))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("TORCH_NCCL_")}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCH_NCCL_", "TORCH_FR_"))}
     monkeypatch.setattr(os, "environ", {**environ, **given, "HOME": str(tmp_path)})
     device = replace(open_device("cpu", 0, 1), type="cuda", backend="nccl")
     form_world(f"file://{tmp_path}/meet", rank=0, world_size=1, backend="nccl", device=device, timeout_s=5.0)

@@ -34,6 +34,8 @@ _INSIDE = (*_WAITS, "/torch/autograd/")
 
 _MOST_ENTRY_BYTES = 4 << 20
 """Bytes of all entries of a ``trouble`` event as JSON, half of what a message can hold."""
+_LEAST_BEHIND_S = 5.0
+"""A rank that has been in its phase for less may only have been a moment late."""
 _MOST_PHASES = 4
 """Phases that a note names."""
 _CPU_NOISE_S = 0.2
@@ -261,7 +263,7 @@ def behind(
         return ""
     by_phase = dict[str, list[int]]()
     for rank in sorted(running):
-        if statuses[rank].number < statuses[witness.rank].number and statuses[rank].in_phase_s(now) >= PATIENCE_S:
+        if statuses[rank].number < statuses[witness.rank].number and statuses[rank].in_phase_s(now) >= _LEAST_BEHIND_S:
             by_phase.setdefault(statuses[rank].phase, []).append(rank)
     return "; ".join(
         f"{named_ranks(ranks)}{on_host(ranks[0]) if len(ranks) == 1 else ''} had been in {as_name(phase)} for"

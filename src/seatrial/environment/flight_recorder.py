@@ -10,9 +10,16 @@ from seatrial.folders import cache_folder, make_folders
 
 BUFFER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 """The variable that turns the recorder on, in operations that it keeps."""
+_WANTED = (BUFFER, "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT")
+"""Variables of a user who wants its files; the second one is the name of newer versions of torch."""
 _FILE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 _NOWHERE = "/proc"
 """A folder that is there, and in which nobody can make anything."""
+
+
+def is_wanted(environ: Mapping[str, str]) -> bool:
+    """Return whether the user has turned the recorder on, or off by its variable, so that we leave it as it is."""
+    return any(name in environ for name in _WANTED)
 
 
 def recorder_settings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -46,7 +46,8 @@ def find_job_secret(launcher: str, environ: Mapping[str, str], *, on_one_machine
     token = read_token(environ)
     if token == MUNGE:
         if problem := _munge_problem(launcher):
-            raise RequestError(f"SEATRIAL_TOKEN={MUNGE}: {problem}; leave it out and {ways_to_secret(launcher)}.")
+            ways = "" if on_one_machine else f" and {ways_to_secret(launcher)}"
+            raise RequestError(f"SEATRIAL_TOKEN={MUNGE}: {problem}; leave it out{ways}.")
         return JobSecret(munge=True)
     if token:
         return JobSecret(text=token)

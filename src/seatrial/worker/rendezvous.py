@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
-from seatrial.environment.flight_recorder import BUFFER, recorder_settings
+from seatrial.environment.flight_recorder import is_wanted, recorder_settings
 from seatrial.errors import RequestError
 from seatrial.files import remove, require_ours
 
@@ -86,7 +86,7 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: D
         # Without device_id a barrier guesses the device, and may choose that of another rank.
         options["device_id"] = device.torch
         os.environ.update(recorder_settings(os.environ))
-        if BUFFER not in os.environ:  # who turns the recorder on wants its dumps
+        if not is_wanted(os.environ):
             os.environ.update({**nccl_without_dumps(), **os.environ})
     if not has_libuv():
         os.environ["USE_LIBUV"] = "0"
