@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,9 +30,13 @@ def place() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
+def _own(path: Path, owner: int | None) -> None:
+    os.lchown(path, *((os.geteuid(), os.getegid()) if owner is None else (owner, owner)))
+
+
 def _folder(path: Path, mode: int, owner: int | None = None) -> Path:
     path.mkdir()
-    os.chown(path, *[os.geteuid() if owner is None else owner] * 2)
+    _own(path, owner)
     path.chmod(mode)
     return path
 
@@ -37,10 +44,11 @@ def _folder(path: Path, mode: int, owner: int | None = None) -> Path:
 def _put(path: Path, mode: int = 0o644, owner: int | None = None, *, leads_to: Path | None = None) -> None:
     if leads_to is None:
         path.write_text("")
-        path.chmod(mode)
     else:
         path.symlink_to(leads_to)
-    os.lchown(path, *[os.geteuid() if owner is None else owner] * 2)
+    _own(path, owner)
+    if leads_to is None:
+        path.chmod(mode)
 
 
 @pytest.fixture
@@ -63,7 +71,10 @@ def refusal(folder: Path, path: str) -> str:
     try:
         found = chosen_file(str(folder), path)
     except UnchosenError as error:
-        return str(error)
+        why, leads, end = str(error).rpartition("; the path leads to ")
+        file = (folder / path).resolve()
+        assert not leads or end == f"{file} of user {file.stat().st_uid}"
+        return why or end
     assert os.path.samestat(found, os.stat(folder / path))
     return ""
 
@@ -81,7 +92,14 @@ def test_a_script_of_ours_goes_along_from_each_folder(mode: int, home: Path, pla
 
 
 @pytest.mark.parametrize(
-    ("mode", "is_ours"), [(0o755, True), (0o2750, True), (0o775, False), (0o1777, False), (0o777, False)]
+    ("mode", "is_ours"),
+    [
+        (0o755, True),
+        (0o2750, True),
+        pytest.param(0o775, False, marks=pytest.mark.root),
+        (0o1777, False),
+        (0o777, False),
+    ],
 )
 def test_a_private_file_where_others_can_write_stays(mode: int, is_ours: bool, home: Path) -> None:
     """They can rename one of ours to the name that we type, into a folder with the sticky bit too."""
@@ -215,7 +233,8 @@ def test_what_another_user_has_moved_to_a_folder_of_that_one(mode: int, owner: i
     """Of its owner that user could not read it, and root types there."""
     theirs.chmod(mode)
     _put(theirs / "train.py", 0o600, owner)
-    words = f"{theirs} belongs to user {_OTHER}, and not all users can read {theirs}/train.py"
+    how = f"other users can write to {theirs}" if mode == 0o1777 else f"{theirs} belongs to user {_OTHER}"
+    words = f"{how}, and not all users can read {theirs}/train.py"
     for folder, path in ((theirs, "train.py"), (home, "../scratch/exp/train.py")):
         assert refusal(folder, path) == words
     assert refusal(theirs, str(theirs / "train.py")) != ""
@@ -269,8 +288,131 @@ for path in sys.argv[1:]:
         chosen_file(*path.rsplit("/", 1))
         print("ours")
     except UnchosenError as error:
-        print(error)
+        print(str(error).partition("; the path leads to ")[0])
 """
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("mode", "is_read"), [(0o640, True), (0o604, False), (0o600, False)])
+def test_whom_a_group_alone_can_lead(mode: int, is_read: bool, place: Path) -> None:
+    """Who can change what lies in the folder of the group can read what the group can."""
+    below = _folder(_folder(place / "project", 0o2770) / "mine", 0o2750)
+    _put(below / "train.py", mode)
+    words = f"other users can write to {place}/project, and not all users can read {below}/train.py"
+    assert refusal(below, "train.py") == ("" if is_read else words)
+    os.chown(below, -1, _COLLEAGUE)
+    words = words.replace(f"read {below}/train.py", f"enter {below}")
+    assert refusal(below, "train.py") == words
+    below.parent.chmod(0o2777)
+    os.chown(below, -1, 0)
+    assert refusal(below, "train.py") == words
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("mode", [0o600, 0o700, 0o660, 0o664])
+def test_the_group_of_a_user_alone_is_that_user(mode: int, place: Path) -> None:
+    """As on Debian, where a home is 0750, and what a user makes in it 0775."""
+    user = next(each for each in pwd.getpwall() if each.pw_uid and each.pw_name == grp.getgrgid(each.pw_gid).gr_name)
+    work = _folder(_folder(place / "home", 0o750) / "work", 0o775)
+    _put(work / "train.py", mode)
+    for path in (work.parent, work, work / "train.py"):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    assert refusal(work, "train.py") == ""
+    work.parent.chmod(0o755)
+    assert refusal(work, "train.py") == ""
+    work.chmod(0o777)
+    assert refusal(work, "train.py") == (
+        "" if mode == 0o664 else f"other users can write to {work}, and not all users can read {work}/train.py"
+    )
+
+
+def _allow(path: Path, *entries: tuple[int, int, int]) -> None:
+    """Give a path an access control list: tag, rights, user or group."""
+    packed = b"".join(struct.pack("<HHI", tag, rights, user & 0xFFFFFFFF) for tag, rights, user in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + packed)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+
+
+def test_users_in_an_access_control_list(home: Path, place: Path) -> None:
+    """It may give one user more than the group, and another one less than all."""
+    work = _folder(place / "work", 0o750)
+    _put(work / "train.py", 0o640)
+    _allow(work, (0x01, 7, -1), (0x02, 7, _OTHER), (0x04, 5, -1), (0x10, 7, -1), (0x20, 0, -1))
+    words = f"other users can write to {work}, and not all users can read {work}/train.py"
+    assert refusal(work, "train.py") == words
+    (work / "train.py").chmod(0o644)
+    assert refusal(work, "train.py") == ""
+    _allow(work / "train.py", (0x01, 6, -1), (0x02, 0, _OTHER), (0x04, 4, -1), (0x10, 4, -1), (0x20, 4, -1))
+    assert (work / "train.py").stat().st_mode & 0o777 == 0o644
+    assert refusal(work, "train.py") == words
+    with pytest.raises(UnchosenError) as raised:
+        chosen_file(str(work), "train.py")
+    assert raised.value.rights == ""
+
+
+def test_a_folder_that_another_user_has_moved_below_a_sticky_one(place: Path) -> None:
+    """Who can write to a folder could move it there; the sticky bit guards it only since then."""
+    sticky = _folder(place / "sticky", 0o1777)
+    below = _folder(_folder(sticky / "moved", 0o1777) / "code", 0o755)
+    _put(below / "train.py", 0o600)
+    words = f"other users can write to {below.parent}, and not all users can read {below}/train.py"
+    assert refusal(below, "train.py") == words
+    below.parent.chmod(0o755)
+    assert refusal(below, "train.py") == ""
+
+
+@pytest.mark.root
+def test_the_folder_of_a_group_below_a_sticky_one(place: Path) -> None:
+    below = _folder(_folder(place / "scratch", 0o1777) / "project", 0o2770)
+    _put(below / "train.py", 0o640)
+    assert refusal(below, "train.py") == ""
+    (below / "train.py").chmod(0o600)
+    assert f"other users can write to {below}, and not all users can read" in refusal(below, "train.py")
+
+
+def _asked(mounts: str, *paths: str) -> list[str]:
+    """Return the answers for paths where some file systems are mounted, as this user alone has them."""
+    command = ["unshare", "-m", "sh", "-ec", f'{mounts} && exec "$@"', "sh", sys.executable, "-c", _ASK, *paths]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+
+
+@pytest.mark.root
+def test_a_link_of_another_user_leads_to_a_private_mount(home: Path, theirs: Path, place: Path) -> None:
+    """A /tmp for one user, the secrets of a container: others do not come there, whatever the modes say."""
+    own = _folder(place / "own", 0o755)
+    for name, target in (("train", own / "..data/key"), ("below", own / "up/home"), ("near", theirs / "plain.py")):
+        _put(theirs / f"{name}.py", owner=_OTHER, leads_to=target)
+    _put(theirs / "plain.py")
+    home.chmod(0o755)
+    _put(home / "link.py", leads_to=own / "..data/key")
+    mounts = (
+        f"mount -t tmpfs -o mode=755 none {own} && mkdir {own}/..1 && ln -s ..1 {own}/..data && ln -s .. {own}/up"
+        f" && echo > {own}/..1/key && mount --bind {theirs} {theirs}"
+    )
+    paths = [f"{theirs}/train.py", f"{theirs}/below.py/train.py", f"{theirs}/near.py", f"{home}/link.py"]
+    led = f"{theirs} belongs to user {_OTHER}, and "
+    hidden = "is on another file system, of which others may be kept out"
+    assert _asked(mounts, *paths) == [f"{led}{own} {hidden}", f"{led}{own} {hidden}", "ours", "ours"]
+
+
+@pytest.mark.root
+def test_a_share_that_is_mounted_in_a_closed_home(home: Path, place: Path) -> None:
+    """Others come to it by another path, where nothing is closed."""
+    share, work = _folder(place / "share", 0o777), _folder(home / "work", 0o755)
+    _put(share / "train.py")
+    _put(share / "key", 0o600)
+    _put(share / "link.py", leads_to=work / "train.py")
+    _put(share / "out.py", leads_to=home / "train.py")
+    answers = _asked(f"mount --bind {share} {work}", *(f"{work}/{each.name}" for each in sorted(share.iterdir())))
+    led = f"other users can write to {work}, and "
+    assert answers == [
+        f"{led}not all users can read {work}/key",
+        "ours",
+        f"{led}{home}/train.py is on another file system, of which others may be kept out",
+        "ours",
+    ]
 
 
 @pytest.mark.root

@@ -76,6 +76,12 @@ def test_what_cannot_go_along_is_refused(name: str, content: bytes | None, words
     with pytest.raises(RequestError, match=words) as raised:
         carried(name)
     assert "put it into the image, or on a claim" in str(raised.value)
+    is_absent = content is None and name != "."
+    found, said = carried_script(f"{tmp_path}/{name}", is_python=True, claims=())
+    assert found is None
+    # An absolute path may be one of the pods alone.
+    assert said.startswith("" if is_absent else f"{tmp_path}/{name} of this machine does not go along: {words}")
+    assert bool(said) is not is_absent
 
 
 def test_a_program_of_this_machine_is_refused(tmp_path: Path) -> None:
@@ -104,7 +110,8 @@ def test_a_link_of_another_user_at_a_path_of_the_pods(theirs: Path, capsys: pyte
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         f"seatrial: {theirs}/train.py is taken for a path of the pods, since another user could have put there what"
-        f" this machine has ({theirs} belongs to user 12002); to send that along, copy it to a folder of yours."
+        f" this machine has ({theirs} belongs to user 12002; the path leads to {theirs.parent}/id_ed25519 of user 0);"
+        " to send that along, copy it to a folder of yours."
     )
 
 
@@ -113,7 +120,8 @@ def test_a_link_of_another_user_at_a_relative_path(theirs: Path, monkeypatch: py
     """In the folder of a colleague too: only its files are that one's."""
     words = (
         r"train\.py: another user could have put it there \(/\S+/theirs belongs to user 12002, and not all users can"
-        r" (enter|read) (\S+)\), .*; copy it to a folder of yours, or, if all users may read it, chmod go\+[rx] \2; put"
+        r" (enter|read) (\S+); the path leads to /\S+/id_ed25519 of user 0\), .*; copy it to a folder of yours, or, if"
+        r" all users may read it, chmod go\+[rx] \2; put"
     )
     with pytest.raises(RequestError, match=words):
         carried("theirs/train.py")

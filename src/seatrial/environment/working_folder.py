@@ -8,8 +8,11 @@ and so are all users in each folder to which they can write there.
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
 import stat
+import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +26,7 @@ from seatrial.start import (
     NOBODY,
     ForeignError,
     absolute_entries,
+    mount_of,
     owner_of_new_files,
     refusal_of_number,
     trusted_users,
@@ -30,9 +34,10 @@ from seatrial.start import (
 )
 
 _NO_SHARE = (-1, -1)
-_ALL_READ = stat.S_IRGRP | stat.S_IROTH
-_ALL_ENTER = stat.S_IXGRP | stat.S_IXOTH
-"""Both bits: a mode may refuse to the group what all others can do."""
+_ACL = "system.posix_acl_access"
+_ACL_HEAD_BYTES = 4
+_ACL_OWNER = 0x01
+"""Tag of the entry of the owner (include/uapi/linux/posix_acl.h)."""
 _TYPED = "SEATRIAL_TYPED_FOLDER"
 """The variable by which a process of ours, and those that it starts, know the working folder that it has left."""
 _DATA = "SEATRIAL_DATA"
@@ -172,11 +177,12 @@ def chosen_file(folder: str, path: str) -> os.stat_result:
     file = steps[-1][0]
     if file.missing:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    if words := next((words for _, words in steps if words), ""):
-        raise UnchosenError(words)
-    words, rights = _led_to_private([step for step, _ in steps])
+    words, rights = next((words for _, words in steps if words), ""), ""
+    if not words:
+        words, rights = _led_to_private([step for step, _ in steps])
     if words:
-        raise UnchosenError(words, rights)
+        # A user who copies it is to know that it is a key.
+        raise UnchosenError(f"{words}; the path leads to {quote(file.name)} of user {file.owner}", rights)
     return file.status
 
 
@@ -185,49 +191,101 @@ def _led_to_private(steps: Sequence[_Step]) -> tuple[str, str]:
     both empty: in no way.
 
     A user who can change what is at a place on the way may have put there a link, or any file or folder that lies in
-    another one where that user can write: ``rename`` needs no right to read, and keeps the owner.
+    another one where that user can write: ``rename`` needs no right to read, and keeps the owner. Modes say who reaches
+    a file within one mount: that user may have come from another machine or container, without this user's mounts.
     """
     file = steps[-1]
     known = {0, os.geteuid()} | {file.owner} - {NOBODY}
-    # Nobody else comes to what lies in these, however open that is.
-    closed = [step.name for step in steps if _is_closed(step) and step.owner in known]
+    closed = [step for step in steps if _is_closed(step) and step.owner in known]
     for number, (step, following) in enumerate(pairwise(steps), 1):
-        if not (changed_by := _changed_by(step, following, known, closed)):
-            continue
-        for later in steps[number:]:
+        # Nobody else comes to what lies in these, however open that is, unless it is mounted elsewhere, too.
+        around = {it.name for it in closed if it.mount == step.mount and _is_at_or_below(step.name, it.name)}
+        changed_by, group = _changed_by(step, following, known, is_closed=bool(around))
+        for later in steps[number:] if changed_by else ():
             # A user who can change the place has passed the folders above it.
-            is_passed = _is_at_or_below(step.name, later.name) and later.name not in closed
-            verb, right, bits = ("read", "r", _ALL_READ) if later is file else ("enter", "x", _ALL_ENTER)
-            if not (is_passed or later.status.st_mode & bits == bits or stat.S_ISLNK(later.status.st_mode)):
-                return f"{changed_by}, and not all users can {verb} {later.name}", f"go+{right} {quote(later.name)}"
+            if _is_at_or_below(step.name, later.name) and later.name not in around:
+                continue
+            if later.mount != step.mount:
+                return f"{changed_by}, and {later.name} is on another file system, of which others may be kept out", ""
+            verb, right, bit = ("read", "r", os.R_OK) if later is file else ("enter", "x", os.X_OK)
+            if not (stat.S_ISLNK(later.status.st_mode) or _rights(later, group) & bit):
+                classes = "g" if later.status.st_gid == group else "go"
+                rights = f"{classes}+{right} {quote(later.name)}" if later.acl_rights is None else ""
+                return f"{changed_by}, and not all users can {verb} {later.name}", rights
     return "", ""
 
 
-def _changed_by(step: _Step, following: _Step, known: Collection[int], closed: Collection[str]) -> str:
-    """Return how another user could have changed what a step leads to; empty: in no way.
+def _changed_by(step: _Step, following: _Step, known: Collection[int], *, is_closed: bool) -> tuple[str, int | None]:
+    """Return how another user could have changed what a step leads to, empty: in no way; and the group whose members
+    alone could, None: others, too.
 
     Args:
         step: on the way to a file.
         following: the next one.
         known: this user, root, and the owner of the file.
-        closed: folders that only those can enter.
+        is_closed: whether only those can come to it.
     """
     mode = step.status.st_mode
     # A folder moves to another one only with the right to write to itself; a file and a link need none.
     holds_folder = stat.S_ISDIR(mode) and stat.S_ISDIR(following.status.st_mode)
     # In a container of a user any other one may be shown as root is.
     if step.owner not in known and not (holds_folder and step.owner in trusted_users(step.name)):
-        return f"{step.name} {'is a link of' if stat.S_ISLNK(mode) else 'belongs to'} user {step.owner}"
-    has_guard = mode & stat.S_ISVTX and holds_folder
-    is_writable = stat.S_ISDIR(mode) and mode & (stat.S_IWGRP | stat.S_IWOTH) and not has_guard
-    if is_writable and not any(_is_at_or_below(step.name, folder) for folder in closed):
-        return f"other users can write to {step.name}"
-    return ""
+        return f"{step.name} {'is a link of' if stat.S_ISLNK(mode) else 'belongs to'} user {step.owner}", None
+    # Past the sticky bit it has come by a user who could write to it where it was before.
+    place = following if mode & stat.S_ISVTX and holds_folder else step
+    writers = 0 if is_closed else _writers(place)
+    if not writers:
+        return "", None
+    # A container shows each group that it does not have as the same one.
+    is_of_group = not writers & stat.S_IWOTH and place.acl_rights is None and place.status.st_gid != NOBODY
+    return f"other users can write to {place.name}", place.status.st_gid if is_of_group else None
+
+
+def _writers(step: _Step) -> int:
+    """Return the bits by which others than the owner can write to a folder."""
+    mode = step.status.st_mode
+    return _mode_for_others(step) & (stat.S_IWGRP | stat.S_IWOTH) if stat.S_ISDIR(mode) else 0
 
 
 def _is_closed(step: _Step) -> bool:
     """Return whether only the owner can enter a folder; one that an access control list names has a bit here, too."""
-    return stat.S_ISDIR(step.status.st_mode) and not step.status.st_mode & _ALL_ENTER
+    return stat.S_ISDIR(step.status.st_mode) and not _mode_for_others(step) & (stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _mode_for_others(step: _Step) -> int:
+    """Return a mode without the bits of a group that is the owner alone, as Debian and Fedora give one to each user.
+
+    That of root is none: in a container users without a name have it.
+    """
+    status = step.status
+    if status.st_mode & stat.S_IRWXG and step.acl_rights is None and status.st_gid not in (0, NOBODY):
+        with suppress(KeyError):  # nobody knows them
+            user, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
+            if user.pw_gid == group.gr_gid and {group.gr_name, *group.gr_mem} == {user.pw_name}:
+                return status.st_mode & ~stat.S_IRWXG
+    return status.st_mode
+
+
+def _rights(step: _Step, group: int | None) -> int:
+    """Return the rights (``os.R_OK`` and so on) that each member of a group has at least; None: each user."""
+    if step.acl_rights is not None:
+        return step.acl_rights
+    of_group, of_others = step.status.st_mode >> 3, step.status.st_mode
+    # A mode may refuse to the group what all others can do.
+    return of_group if step.status.st_gid == group else of_group & of_others
+
+
+def _acl_rights(fd: int) -> int | None:
+    """Return the rights that the access control list of an open file gives to each user but the owner at least; None:
+    it has no list."""
+    try:
+        acl = os.getxattr(f"/proc/self/fd/{fd}", _ACL)
+    except OSError:
+        return None
+    rights = os.R_OK | os.W_OK | os.X_OK
+    for tag, given, _ in struct.iter_unpack("<HHI", acl[_ACL_HEAD_BYTES:]):
+        rights &= rights if tag == _ACL_OWNER else given
+    return rights
 
 
 def _is_at_or_below(name: str, folder: str) -> bool:
@@ -275,6 +333,10 @@ class _Step:
     status: os.stat_result
     mounter: int
     """The other user who decides what this file system shows, or 0 (``start.mounted_by``)."""
+    mount: str
+    """The number of its mount, or of its device where the kernel does not say that."""
+    acl_rights: int | None
+    """What ``_acl_rights`` returns for it."""
     is_last: bool
     """Nothing that exists in this folder comes next, so that its sticky bit guards nothing."""
     missing: str = ""
@@ -305,7 +367,10 @@ def _steps(path: str, mounters: Collection[int] | None) -> Iterator[_Step]:
         for name, fd, mounter, is_last in way_to(path):
             if mounters is not None and mounter not in (0, *mounters):
                 raise ForeignError(name, mounter)
-            step = _Step(name=name, status=os.fstat(fd), mounter=mounter, is_last=is_last)
+            status = os.fstat(fd)
+            mount = mount_of(fd) or f"device {status.st_dev}"
+            rights = _acl_rights(fd)
+            step = _Step(name=name, status=status, mounter=mounter, mount=mount, acl_rights=rights, is_last=is_last)
             above = above if stat.S_ISLNK(step.status.st_mode) else step
             yield step
     except FileNotFoundError as error:

@@ -51,7 +51,7 @@ def carried_script(
         if script.startswith("/") or "/" not in script:
             return None, ""
         raise RequestError(f"{script}: the pods do not have this program of your machine; {_OTHER_WAY}.")
-    content, left = b"", ""
+    content, left, is_here = b"", "", True
     try:
         content = _content(script)
         problem = _problem(Path(script), content)
@@ -65,6 +65,7 @@ def carried_script(
             f" that along, {advice}"
         )
     except FileNotFoundError:
+        is_here = False
         problem = "no such script on this machine, and the pods start in an empty folder"
     except OSError as error:
         problem = f"it cannot be read ({error.strerror or error})"
@@ -72,8 +73,10 @@ def carried_script(
         where = ", for pods whose image has none at this path" if script.startswith("/") else ""
         said = f"{script} of this machine goes along ({len(content):,} bytes in a ConfigMap){where}"
         return CarriedScript(name=_name(script), content=content), said
+    if script.startswith("/") and is_here:
+        return None, left or f"{script} of this machine does not go along: {problem}; {_OTHER_WAY}"
     if script.startswith("/") or (may_be_there and not exists(script)):
-        return None, left
+        return None, ""
     raise RequestError(f"{script}: {problem}; {_OTHER_WAY}.")
 
 
