@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from seatrial.checks.training.params import Params, recipe_for
 from seatrial.evidence.evidence import Evidence, RankRecord
 from seatrial.evidence.measurement import Fact, Measurement
+from seatrial.training.data import published_sizes
 
 __all__ = ["KEY", "SMOKE", "a_batch", "a_measurement", "trained"]
 
@@ -44,12 +45,15 @@ def trained(
     own_correct: dict[int, int] | None = None,
     own_loss: dict[int, tuple[float, float]] | None = None,
     runs: int = 1,
-    key: str = KEY,
+    params: Params = SMOKE,
+    images: tuple[int, int] | None = None,
+    key: str | None = None,
 ) -> Evidence:
     """Return the evidence of ranks that all finished, healthy but for the arguments.
 
     ``batches``: by rank, its gradients each time. ``own_correct``: by rank, of its share of the test samples in all
-    runs. ``own_loss``: by rank, of its 160 samples at the beginning and the end.
+    runs. ``own_loss``: by rank, of its 160 samples at the beginning and the end. ``images``: how many the files
+    have to train and to test. ``key``: what the first rank says in place of its reference.
     """
     ranks = {
         rank: RankRecord(
@@ -63,17 +67,20 @@ def trained(
         for rank in range(num_ranks)
     }
     measurements = [a_measurement("loss", loss, 0, step=step) for step, loss in enumerate(losses)]
-    facts = [Fact(check="training", name="recipe", value={"key": key, "workload": "digits", "num_test": 360}, rank=0)]
+    fitted, own_key = recipe_for(params, num_ranks, images and images[0])
+    _, num_test = images or published_sizes(fitted.workload, num_samples=fitted.num_samples)
+    recipe = {"key": own_key if key is None else key, "workload": fitted.workload, "num_test": num_test}
+    facts = [Fact(check="training", name="recipe", value=recipe, rank=0)]
     for rank in ranks:
         measurements += [
             a_measurement("compute_s", {**(compute_s or {})}.get(rank, 0.010 + rank * 1e-5), rank),
             a_measurement("accuracy", accuracy, rank),
-            a_measurement("evaluated", (evaluated or {}).get(rank, 360 * runs), rank),
+            a_measurement("evaluated", (evaluated or {}).get(rank, num_test * runs), rank),
             a_measurement("runs", runs, rank),
         ]
         digest = {"runs": runs, "digest": (digests or {}).get(rank, "aa" * 32)}
         facts.append(Fact(check="training", name="digest", value=digest, rank=rank))
-        size = len(range(rank, 360, num_ranks)) * runs
+        size = len(range(rank, num_test, num_ranks)) * runs
         counted = {"correct": (own_correct or {}).get(rank, math.ceil(accuracy * size)), "evaluated": size}
         first, last = (own_loss or {}).get(rank, (2.0, 1.0))
         fell = {"first_sum": 160 * first, "first_samples": 160, "last_sum": 160 * last, "last_samples": 160}

@@ -306,7 +306,7 @@ def training() -> Rulings:
         "the loss rises": trained(losses=LOSSES[::-1]),
         "the loss stays": trained(losses=(2.3,) * 60),
         "low accuracy": trained(accuracy=0.2),
-        "accuracy without a reference": trained(accuracy=0.2, key="another recipe"),
+        "another recipe of the first rank": trained(accuracy=0.2, key="another recipe"),
         "samples missing": trained(evaluated={1: 359}),
         "replicas that differ": trained(digests={2: "bb" * 32}),
         "replicas in two halves": trained(digests={2: "bb" * 32, 3: "bb" * 32}),

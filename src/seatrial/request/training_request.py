@@ -31,7 +31,7 @@ from seatrial.targets.option import to_argv
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.resources import LocalResources
 from seatrial.targets.target import Placement, TargetRequest
-from seatrial.training.data import published_num_train
+from seatrial.training.data import published_sizes
 from seatrial.training.defaults import DEFAULT_MODELS, make_recipe
 from seatrial.training.recipe import Recipe
 from seatrial.util.text import printable
@@ -358,7 +358,7 @@ def _recipe(values: Mapping[str, Any], world_size: int) -> Recipe:
         channels_last=values["channels_last"] or None,
         **{name: values[name] for name in names},
     )
-    recipe.require_enough(published_num_train(recipe.workload, num_samples=recipe.num_samples))
+    recipe.require_enough(published_sizes(recipe.workload, num_samples=recipe.num_samples)[0])
     return recipe
 
 

@@ -31,19 +31,19 @@ def compared_data(context: Context, params: Params) -> Workload | None:
     from seatrial.training.digest import digest_state
 
     context.phase("read data")
-    workload, fault, digest = None, "", ""
+    workload, fault, digest, images = None, "", "", list[int]()
     try:
         # The recipe comes later: one that cannot be trained is no fault of the files.
         workload = find_workload(params.workload, num_samples=params.num_samples, data_dir=data_dir(params)).in_memory()
     except RequestError as error:
         fault = str(error)
     else:
-        data = workload.load()
+        data, images = workload.load(), [workload.num_train, workload.num_test]
         parts = ("train_images", "train_labels", "test_images", "test_labels")
         digest = digest_state({part: getattr(data, part) for part in parts})
     folder = data_dir(params) or dataset_files.default_folder(os.environ)
     places = own_places(dataset_files.candidates(params.workload, folder))
-    context.fact("data", {"fault": fault, "digest": digest, "places": places})
+    context.fact("data", {"fault": fault, "digest": digest, "images": images, "places": places})
     failed = int(bool(fault))
     # The least and the largest of all digests, by one maximum; a rank without a digest changes neither.
     number = int(digest[:16], 16) >> (64 - _DIGEST_BITS) if digest else None

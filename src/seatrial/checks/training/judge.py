@@ -14,8 +14,8 @@ from seatrial.checks.shared.host_activity import is_contention
 from seatrial.checks.training.judge_data import is_data, judge_compared, judge_data
 from seatrial.checks.training.judge_held_up import judge_held_up
 from seatrial.checks.training.judge_one_batch import judge_one_batch, one_batch_suspects
+from seatrial.checks.training.judge_recipe import trained
 from seatrial.checks.training.judge_shares import (
-    Shares,
     absent_shares,
     compare_shares,
     falls_on,
@@ -161,24 +161,13 @@ def _judge_presence(evidence: Evidence) -> Ruling:
     reported |= {(fact.rank, fact.name) for fact in evidence.facts if fact.rank is not None}
     absent = [] if evidence.asked else ["any rank that finished"]
     absent += [f"{name} of rank {rank}" for rank in evidence.asked for name in _NEEDED if (rank, name) not in reported]
-    absent += [] if _recipe(evidence) else ["the recipe that was trained"]
     return Ruling(absent=(*absent, *absent_shares(evidence)))
 
 
-def _recipe(evidence: Evidence) -> dict[str, Any]:
-    """Return what was trained, as the first rank reports it; empty without its report."""
-    facts = (fact for fact in evidence.facts if fact.name == "recipe" and fact.rank == _first(evidence))
-    return next((fact.value for fact in facts), {})
-
-
-def _first(evidence: Evidence) -> int:
-    """Return the rank that reports what all ranks have in common."""
-    return min(evidence.ranks, default=0)
-
-
 def _judge_loss(evidence: Evidence) -> Ruling:
+    first_rank = min(evidence.ranks, default=0)
     points = sorted(
-        (point for point in evidence.measurements if point.name == "loss" and point.rank == _first(evidence)),
+        (point for point in evidence.measurements if point.name == "loss" and point.rank == first_rank),
         key=lambda point: point.step or 0,
     )
     if len(points) < 2 * LOSS_WINDOW:
@@ -209,16 +198,16 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
 
     Any rank can change a sum, so the accuracy is also no more than what each rank counted in its own share.
     """
-    recipe = _recipe(evidence)
+    recipe = trained(evidence, params)
     accuracy, evaluated, runs = (by_rank(evidence, name) for name in ("accuracy", "evaluated", "runs"))
     findings, judged = [], []
     # A rank that did not finish may have reported other runs than the others.
     finished = sorted(set(evidence.asked) & accuracy.keys())
-    for rank in sorted(set(evidence.asked) & evaluated.keys() & runs.keys() if recipe else ()):
-        limit = Limit(value=recipe["num_test"] * runs[rank].value, unit="samples", origin="exact")
+    for rank in sorted(set(evidence.asked) & evaluated.keys() & runs.keys()):
+        limit = Limit(value=recipe.num_test * runs[rank].value, unit="samples", origin="exact")
         judged.append(Judged(measurement=evaluated[rank], limit=limit, passed=evaluated[rank].value == limit.value))
     wrong = [entry for entry in judged if not entry.passed]
-    shares = compare_shares(evidence, recipe["num_test"], accuracy, runs) if recipe else Shares()
+    shares = compare_shares(evidence, recipe.num_test, accuracy, runs)
     differs = len({accuracy[rank].value for rank in finished}) > 1
     odd = minority({rank: accuracy[rank].value for rank in finished}, evidence.hosts()).odd
     shown = [*odd, *(rank for rank in finished if rank not in odd)][:_SHOWN]
@@ -234,16 +223,18 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
             culprit=_NOBODY,
             measured=measured,
             limit=wrong[0].limit if wrong else None,
-            evidence=(f"accuracy: {counts}", *tellers, *_tellers(evidence, wrong), *shares.lines),
+            evidence=(f"accuracy: {counts}", *tellers, *_tellers(wrong), *shares.lines),
             action="an all_reduce of two integers went wrong: look at the findings of collectives.",
         )
         findings.append(finding)
     # More runs loosen the limit: one rank that claims more of them would do that for all.
     runs_by_rank = {rank: runs[rank].value for rank in finished if rank in runs}
-    count = next(iter(runs_by_rank.values()), 1)
-    absent = tuple(f"runs of rank {rank} as of the first rank" for rank in runs_by_rank if runs_by_rank[rank] != count)
-    rule = accuracy_rule(params, recipe.get("key", ""), count)
-    if not accuracy or not recipe:
+    usual, least = minority(runs_by_rank, evidence.hosts()).majority, min(runs_by_rank.values(), default=1)
+    count = next((number for number in runs_by_rank.values() if number == usual), least)
+    others = (rank for rank in runs_by_rank if runs_by_rank[rank] != count)
+    absent = (*recipe.absent, *(f"runs of rank {rank} as of most hosts" for rank in others))
+    rule = accuracy_rule(params, recipe.key, count)
+    if not accuracy:
         return Ruling(findings=tuple(findings), judged=tuple(judged), absent=absent)
     lowest = min(shares.accuracy, *(measurement.value for measurement in accuracy.values()))
     if rule.value is None:
@@ -259,11 +250,10 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
         return Ruling(findings=(*findings, finding), judged=tuple(judged), absent=absent, unjudged=unjudged)
     judged += [rule.judge(measurement) for measurement in accuracy.values()]
     if not rule.passes(lowest):
-        workload = as_name(recipe.get("workload", params.workload))
         finding = Finding(
             severity="fail",
             check="training",
-            what=f"{workload}: accuracy {lowest:.4f} is below the required {rule.limit().value:.4f}",
+            what=f"{recipe.workload}: accuracy {lowest:.4f} is below the required {rule.limit().value:.4f}",
             culprit=_NOBODY,
             measured=f"{lowest:.4f}",
             limit=rule.limit(),
@@ -274,11 +264,10 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
     return Ruling(findings=tuple(findings), judged=tuple(judged), absent=absent)
 
 
-def _tellers(evidence: Evidence, wrong: list[Judged]) -> tuple[str, ...]:
+def _tellers(wrong: list[Judged]) -> tuple[str, ...]:
     """Return who says that a sum is wrong: a sum that is wrong is wrong on all ranks, unless one lies."""
     ranks = [entry.measurement.rank for entry in wrong if entry.measurement.rank is not None]
-    first = f"rank {_first(evidence)} reports how many the data have"
-    return (f"a wrong number of samples is reported by {named_ranks(ranks)}; {first}",) if ranks else ()
+    return (f"a wrong number of samples is reported by {named_ranks(ranks)}",) if ranks else ()
 
 
 def _judge_digests(evidence: Evidence) -> Ruling:

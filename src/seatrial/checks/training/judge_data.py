@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from seatrial.checks.shared.common_places import common_places
+from seatrial.checks.training.judge_recipe import is_images
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Ruling
 from seatrial.evidence.measurement import Fact
@@ -134,10 +135,13 @@ def _of_shared(evidence: Evidence, facts: Sequence[Fact], finding: Finding) -> F
 
 
 def is_data(value: object) -> bool:
-    """Return whether a fact ``data`` has the fields that ranks send. Those of older versions have no places."""
+    """Return whether a fact ``data`` has the fields that ranks send. Those of older versions lack images or
+    places."""
     if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in ("fault", "digest")):
         return False
-    places = value.get("places")
+    places, images = value.get("places"), value.get("images", [])
+    if images != [] and not is_images(images):
+        return False
     return places is None or (isinstance(places, list) and all(isinstance(place, str) for place in places))
 
 

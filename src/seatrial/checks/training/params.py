@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.environment.working_folder import typed_folder
-from seatrial.training.data import find_workload, published_num_train
+from seatrial.training.data import find_workload, published_sizes
 from seatrial.training.data.datasets import DATASETS
 from seatrial.training.models import find_model
 from seatrial.training.recipe import Recipe, fit_to_world
@@ -91,5 +91,5 @@ def recipe_for(params: Params, world_size: int, num_train: int | None = None) ->
         seed=params.seed,
     )
     if num_train is None:
-        num_train = published_num_train(params.workload, num_samples=params.num_samples)
+        num_train, _ = published_sizes(params.workload, num_samples=params.num_samples)
     return fit_to_world(recipe, world_size, num_train, batch_size=params.batch_size, epochs=params.epochs)

@@ -62,7 +62,7 @@ class Workload:
 def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) -> Workload:
     """Return the workload of that name.
 
-    The sizes of a workload of files come from their headers, so only a rank asks for one: ``published_num_train`` reads
+    The sizes of a workload of files come from their headers, so only a rank asks for one: ``published_sizes`` reads
     nothing. ``load`` raises RequestError for missing files.
 
     Raises RequestError for an unknown name, with the closest known one, and for files with wrong headers.
@@ -83,15 +83,16 @@ def find_workload(name: str, *, num_samples: int, data_dir: Path | None = None) 
     raise RequestError(f"unknown workload {name!r}{hint} Known: {', '.join(WORKLOADS)}.")
 
 
-def published_num_train(name: str, *, num_samples: int) -> int:
-    """Return the number of training samples of a workload, by its name alone: for files that of the published ones.
+def published_sizes(name: str, *, num_samples: int) -> tuple[int, int]:
+    """Return how many samples a workload has to train and to test, by its name alone: for files as they were published.
 
     No file is read: a controller need not have the files of its nodes, and of processes that a launcher has started,
     one that ended here would be missed by all others. Raises RequestError for an unknown name.
     """
     if name in PUBLISHED_IMAGES:
-        return PUBLISHED_IMAGES[name][0]
-    return find_workload(name, num_samples=num_samples).num_train
+        return PUBLISHED_IMAGES[name]
+    workload = find_workload(name, num_samples=num_samples)
+    return workload.num_train, workload.num_test
 
 
 _SYNTHETIC = re.compile(r"synthetic-([1-9]\d{0,3})x([1-9]\d{0,3})x([1-9]\d{0,3})(?:-([2-9]|[1-9]\d{1,2}))?")
