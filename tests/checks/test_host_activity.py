@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from checks.test_check_compute import ONE, evidence
 
 from seatrial.checks.compute import CHECK
-from seatrial.checks.shared.host_activity import activity_lines
+from seatrial.checks.shared.host_activity import activity_lines, load_of_others
+from seatrial.checks.training.judge_held_up import held_up
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact
 from seatrial.probe.gpu_gauges import REASONS
@@ -103,3 +106,23 @@ def test_compute_reports_the_activity_of_a_slow_device() -> None:
     assert "during the group run its GPU ran at 900 MHz (rank 0 on node n0: 1980)" in finding.evidence
     assert any("too hot (HW thermal slowdown) 100 %" in line for line in finding.evidence)
     assert "alone its GPU ran at 910 MHz (rank 0 on node n0: 1980)" in finding.evidence
+
+
+JUNK: list[Any] = [None, [], {}, "x", 0, {"wall_s": 0.0, "cpu_s": 1.0}, {**CALM, "mhz": "x"}, {**CALM, "mhz": -1.0}]
+JUNK += [{"wall_s": 10.0}, {**CALM, "waited_s": float("nan")}, {**CALM, "waited_s": 10**400}, {**CALM, "cpu_s": None}]
+
+
+@pytest.mark.parametrize("value", JUNK)
+def test_counters_of_another_form_end_no_judge(value: Any) -> None:
+    """Those of one rank would hide what is known of all others."""
+    facts = tuple(
+        Fact(check="compute", name="contention", value=each, rank=rank, stage=stage)
+        for stage in ("measure", "repeat")
+        for rank, each in ((0, CALM), (3, value))
+    )
+    slow = evidence([700.0, 700.0, 700.0, 200.0], {0: 700.0, 1: 700.0, 3: 200.0}, wrong={2: 5}, facts=facts)
+    found = [(finding.severity, finding.culprit.ranks) for finding in CHECK.judge(slow, ONE).findings]
+    assert found == [("fail", (2,)), ("fail", (3,))]
+    assert activity_lines(slow, 3, 0) == activity_lines(slow, 0, 3) == ()
+    assert load_of_others(slow) == ""
+    assert held_up(slow, "throttled_s") == {}

@@ -45,6 +45,22 @@ def test_no_node_is_blamed_in_whose_place_another_one_may_report(
     assert blamed == ([] if status == "INCONCLUSIVE" else [("gpu-1",)])
 
 
+def test_a_check_that_is_not_known_is_no_bug_of_a_judge() -> None:
+    def broken(evidence: Evidence, params: Any) -> Ruling:
+        return Ruling(absent=(dict[str, str]()["cpu_s"],))
+
+    def load(name: str) -> Check:
+        if name == "training":
+            raise KeyError(name)
+        return replace(fake_load(name), judge=broken) if name == "compute" else fake_load(name)
+
+    found = {finding.check: finding for finding in conclude(healthy(2).events, load=load).findings}
+    assert found["training"].what == "this seatrial cannot judge training: it does not know 'training'"
+    assert found["training"].evidence == ()
+    assert found["compute"].what == "the judge of compute failed: KeyError: 'cpu_s'"
+    assert "in broken" in found["compute"].evidence[0]
+
+
 def test_a_value_of_a_node_that_may_be_another_one_is_no_standard() -> None:
     def slow(evidence: Evidence, params: Any) -> Ruling:
         culprit = Culprit(kind="rank", name="rank 0", ranks=(0,))

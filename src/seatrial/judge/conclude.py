@@ -131,9 +131,11 @@ def _rulings(trial: Trial, load: Load) -> tuple[dict[str, Ruling], list[Finding]
     for name in dict.fromkeys(plan.checks):
         try:
             check = load(name)
-            rulings[name] = with_origins(plan, _ruling(trial, check, plan.params(name, check.params)))
         except KeyError as error:
             failures.append(_failure(name, f"this seatrial cannot judge {name}: it does not know {error}"))
+            continue
+        try:
+            rulings[name] = with_origins(plan, _ruling(trial, check, plan.params(name, check.params)))
         except Exception as error:  # a bug in one judge must not prevent the report
             what = f"the judge of {name} failed: {type(error).__name__}: {error}"
             failures.append(_failure(name, what, traceback.format_exc()))

@@ -28,7 +28,7 @@ _GPU_SLOWER = 0.97
 _HOTTER_C = 10.0
 _CORES = 0.25
 
-_Counters = Mapping[str, float]
+Counters = Mapping[str, float]
 """The value of the fact ``contention`` of one rank."""
 _SHARES_OF_DEMAND = {"throttled_s": "its CPU quota kept", "waited_s": "others on its cores kept"}
 _SHARES_OF_TIME = {
@@ -66,19 +66,24 @@ def is_contention(value: Any) -> bool:
     )
 
 
+def counters_by_rank(evidence: Evidence, stage: str) -> dict[int, Counters]:
+    """Return by rank the counters that it read in a stage; without those of another form, which excuse nobody."""
+    return {
+        fact.rank: fact.value
+        for fact in evidence.facts
+        if (fact.name, fact.stage) == ("contention", stage)
+        and fact.rank is not None
+        and fact.rank in evidence.ranks
+        and is_contention(fact.value)
+    }
+
+
 def load_of_others(evidence: Evidence) -> str:
     """Return the rank that others kept most from its cores while all ranks worked, as a sentence; empty for none.
 
-    Ranks that only contend with one another do not count: that is how the trial was started. Each fact of contention
-    must have passed ``is_contention``.
+    Ranks that only contend with one another do not count: that is how the trial was started.
     """
-    counters = {
-        fact.rank: fact.value
-        for fact in evidence.facts
-        if (fact.name, fact.stage) == ("contention", "measure")
-        and fact.rank is not None
-        and fact.rank in evidence.ranks
-    }
+    counters = counters_by_rank(evidence, "measure")
     found: list[tuple[float, str]] = []
     # By name: each rank of a machine may have a separate agent, which counts as a node.
     cpu_s = defaultdict[str, float](float)
@@ -109,18 +114,14 @@ def activity_lines(evidence: Evidence, rank: int, other: int | None) -> tuple[st
 def _activity_lines(evidence: Evidence, rank: int, other: int | None) -> Iterator[str]:
     named = short_names(evidence.ranks)
     for stage, when in (("measure", "during the group run"), ("repeat", "alone")):
-        counters = {
-            fact.rank: fact.value
-            for fact in evidence.facts
-            if (fact.name, fact.stage) == ("contention", stage) and fact.rank is not None
-        }
+        counters = counters_by_rank(evidence, stage)
         others = counters.keys() - {rank}
         against = other if other in others else min(others, default=None)
         if rank in counters and against in counters:
             yield from _lines(counters[rank], counters[against], named(against), when)
 
 
-def _lines(slow: _Counters, other: _Counters, other_name: str, when: str) -> Iterator[str]:
+def _lines(slow: Counters, other: Counters, other_name: str, when: str) -> Iterator[str]:
     lines = list[str]()
     for name, words in (_SHARES_OF_DEMAND | _SHARES_OF_TIME).items():
         share, other_share = _share(slow, name), _share(other, name)
@@ -147,7 +148,7 @@ def _lines(slow: _Counters, other: _Counters, other_name: str, when: str) -> Ite
         yield f"{when} no other activity on the host explains it (compared: {names})"
 
 
-def _alike(slow: _Counters, other: _Counters, other_name: str) -> Iterator[str]:
+def _alike(slow: Counters, other: Counters, other_name: str) -> Iterator[str]:
     """Yield what kept either rank from its cores without setting them apart: it explains their speed all the same."""
     for name, words in _SHARES_OF_DEMAND.items():
         share, other_share = _share(slow, name), _share(other, name)
@@ -158,7 +159,7 @@ def _alike(slow: _Counters, other: _Counters, other_name: str) -> Iterator[str]:
             )
 
 
-def _gpu_lines(slow: _Counters, other: _Counters, other_name: str) -> Iterator[str]:
+def _gpu_lines(slow: Counters, other: Counters, other_name: str) -> Iterator[str]:
     if "gpu_mhz" not in slow.keys() & other.keys():
         return
     if slow["gpu_mhz"] < _GPU_SLOWER * other["gpu_mhz"]:
@@ -175,12 +176,12 @@ def _gpu_lines(slow: _Counters, other: _Counters, other_name: str) -> Iterator[s
         yield f"{processes:.0f} processes computed on its GPU ({other_name}: {fewer:.0f})"
 
 
-def _share(counters: _Counters, name: str) -> float:
+def _share(counters: Counters, name: str) -> float:
     """Return a counter as a share of the time, or of the CPU time that the threads could have used."""
     seconds = counters.get(name, 0.0)
     demand_s = seconds + counters["cpu_s"] if name in _SHARES_OF_DEMAND else 0.0
     return seconds / max(counters["wall_s"], demand_s)
 
 
-def _cores_of_others(counters: _Counters) -> float:
+def _cores_of_others(counters: Counters) -> float:
     return max(0.0, counters.get("busy_s", 0.0) - counters["cpu_s"]) / counters["wall_s"]

@@ -10,7 +10,6 @@ from typing import Any
 from seatrial.checks.shared.asked_rounds import is_rounds, judge_rounds
 from seatrial.checks.shared.culprits import rank_culprit, ranks_or_links
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
-from seatrial.checks.shared.host_activity import is_contention
 from seatrial.checks.training.judge_data import is_data, judge_compared, judge_data
 from seatrial.checks.training.judge_held_up import judge_held_up
 from seatrial.checks.training.judge_one_batch import judge_one_batch, one_batch_suspects
@@ -45,20 +44,18 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "own_counts": is_own_counts,
     "own_loss": is_own_loss,
 }
-_CONTENTION = {"contention": is_contention}
-"""Counters that may be odd: without them, nobody counts as held up."""
 
 
 def suspects(evidence: Evidence, params: Params) -> tuple[int, ...]:
     """Return the ranks that compute wrongly or slowly, and with the slow ones one typical rank of their model."""
-    evidence = drop_malformed(evidence, {**_FORMS, **_CONTENTION})
+    evidence = drop_malformed(evidence, _FORMS)
     return tuple(dict.fromkeys([*one_batch_suspects(evidence), *slow_suspects(evidence)]))
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
     """Pass a training that learns, with replicas equal bit for bit, every test sample counted, and no rank at fault."""
     damaged = unreadable(evidence, _FORMS)
-    evidence = drop_malformed(evidence, {**_FORMS, **_CONTENTION})
+    evidence = drop_malformed(evidence, _FORMS)
     evidence = replace(evidence, measurements=latest(evidence.measurements))
     data = judge_data(evidence)
     if data.findings:

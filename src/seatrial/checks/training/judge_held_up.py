@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from seatrial.checks.shared.culprits import rank_culprit
-from seatrial.checks.shared.host_activity import activity_lines
+from seatrial.checks.shared.host_activity import activity_lines, counters_by_rank
 from seatrial.checks.training.rules import OTHERS_SHARE, QUOTA_SHARE
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Limit, Ruling
@@ -43,11 +43,7 @@ def held_up(
             rank that spins while it waits uses up its quota, too.
         by_others: Return instead the ranks whose quota other processes used up.
     """
-    counters = {
-        fact.rank: fact.value
-        for fact in evidence.facts
-        if (fact.name, fact.stage) == ("contention", "measure") and fact.rank is not None and cause in fact.value
-    }
+    counters = {rank: own for rank, own in counters_by_rank(evidence, "measure").items() if cause in own}
     # By name: each rank of a machine may have a separate agent, which counts as a node.
     ranks_of = defaultdict[str, list[int]](list)
     for rank in counters:
