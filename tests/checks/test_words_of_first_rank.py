@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +17,11 @@ from seatrial.checks.training.params import Params, recipe_for
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Ruling
 from seatrial.evidence.measurement import Fact
+from seatrial.judge.conclude import conclude
+from seatrial.protocol.wire import Decoder
 from seatrial.training.references import find_reference
 
+RECORDINGS = Path(__file__).parents[1] / "report/recordings"
 LOW_KEY = "digits/convnet, 60 steps of 64, lr 0.1"
 LONG = replace(SMOKE, max_steps=300)
 UNKNOWN = replace(SMOKE, max_steps=61)
@@ -139,3 +146,66 @@ def test_earlier_versions_did_not_say_how_large_files_are() -> None:
     )
     ruling = judge(old, FILES)
     assert (ruling.absent, ruling.unjudged) == ((), ("accuracy not judged",))
+
+
+ONLY_FIRST = {
+    ("collectives", "algbw"),
+    ("collectives", "busbw"),
+    ("training", "loss"),
+    ("training", "recipe"),
+    ("training", "samples_per_s"),
+}
+"""What one rank sends for all. Whatever is new here needs other ranks or the plan to hold it (docs/security.md)."""
+TIMES = ("collectives", "time_us")
+"""Of most sizes the first rank alone sends it."""
+FAULTS = {
+    ("training", "accuracy"): 0.5,
+    ("training", "evaluated"): 359,
+    ("collectives", "wrong_elements"): 3,
+    ("compute", "wrong_elements"): 3,
+}
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Return the events of a trial of two ranks that passed."""
+    return list(Decoder().lines((RECORDINGS / "pass.events").read_bytes()))
+
+
+def entries(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield each fact and measurement in the events."""
+    for event in events:
+        if event["kind"] in ("facts", "measurements"):
+            yield from event[event["kind"]]
+
+
+def test_it_is_known_what_the_first_rank_alone_sends() -> None:
+    senders: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for entry in entries(recorded()):
+        senders[entry["check"], entry["name"]].add(entry["rank"])
+    # The facts of a host are of that host.
+    assert {key for key, ranks in senders.items() if ranks == {0} and key[0] != "host"} == ONLY_FIRST
+    assert senders[TIMES] == {0, 1}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nothing_that_the_first_rank_says_for_all_takes_a_failure_away(fault: tuple[str, str]) -> None:
+    events = recorded()
+    for entry in entries(events):
+        if (entry["check"], entry["name"]) == fault and (fault[1] != "wrong_elements" or entry["rank"] == 1):
+            entry["value"] = FAULTS[fault]
+    assert conclude(events).verdict.status == "FAIL"
+    for check, name in sorted({*ONLY_FIRST, TIMES}):
+        for value in WORDS[-4:] if name == "recipe" else (0.0, 1e-9, 1e9):
+            for entry in entries(lies := deepcopy(events)):
+                if (entry["check"], entry["name"], entry["rank"]) == (check, name, 0):
+                    entry["value"] = value
+            assert conclude(lies).verdict.status == "FAIL", (check, name, value)
+        silent = deepcopy(events)
+        for event in silent:
+            if event["kind"] in ("facts", "measurements"):
+                event[event["kind"]] = [
+                    entry
+                    for entry in event[event["kind"]]
+                    if (entry["check"], entry["name"], entry["rank"]) != (check, name, 0)
+                ]
+        assert conclude(silent).verdict.status == "FAIL", (check, name)
