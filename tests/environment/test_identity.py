@@ -136,7 +136,10 @@ CONTRADICTIONS: list[tuple[Environ, str]] = [
     ),
     (TORCHRUN | of("MASTER_ADDR="), "MASTER_ADDR='' in the environment: expected a host name"),
     (TORCHRUN | {"MASTER_ADDR": "a b"}, "MASTER_ADDR='a b' in"),
-    (PYTORCHJOB | of("PET_NNODES=1:4"), "PET_NNODES=1:4 in the environment: only a fixed number"),
+    (
+        PYTORCHJOB | of("PET_NNODES=1:4"),
+        "PET_NNODES=1:4 in the environment: only a fixed number of nodes can be accepted; leave elasticPolicy out.",
+    ),
     (PYTORCHJOB | of("PET_NNODES=2:"), "PET_NNODES=2: in the environment: only a fixed number"),
     (of("PMI_RANK=0 PMI_SIZE=1"), "PMI_RANK=0 is set, but neither MPI_LOCALRANKID"),
     (SRUN_1 | of("PMI_RANK=1 PMI_SIZE=4"), "PMI_RANK=1 is set, but neither MPI_LOCALRANKID"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import os
@@ -40,6 +41,18 @@ def test_each_torchrun_that_we_write_down_has_a_port() -> None:
     found = [line for lines in commands.values() for line in lines]
     assert len(found) >= 8
     assert [line for line in found if not _SAFE.search(line) or _C10D.search(line)] == []
+
+
+def test_no_advice_of_ours_is_torchrun_without_a_port() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "src").rglob("*.py")]
+    nodes = [node for source in sources if "torchrun" in source for node in ast.walk(ast.parse(source))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    pages = [path for path in (REPOSITORY / "docs").glob("*.md") if not path.name.startswith("security")]
+    texts += [path.read_text(encoding="utf-8") for path in pages]
+    advice = re.compile(r"\b(?:start|run|launch)\b[^.;|]*\bwith\s+`?torchrun\b.{0,20}", re.IGNORECASE)
+    found = [words for text in texts for words in advice.findall(text)]
+    assert [words for words in found if not _SAFE.search(words)] == []
+    assert found
 
 
 class _Planted:

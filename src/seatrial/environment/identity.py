@@ -171,13 +171,13 @@ def _operator(environ: Environ) -> Identity | None:
     if colon and most != least:
         raise RequestError(
             f"PET_NNODES={shown(environ['PET_NNODES'])} in the environment: only a fixed number of nodes can be"
-            " accepted; set minReplicas equal to maxReplicas, or leave elasticPolicy out."
+            " accepted; leave elasticPolicy out."
         )
     for name in ("PET_NNODES", "PET_NODE_RANK"):
         if name not in environ:
             raise RequestError(
                 f"other PET_ variables are set and {name} is not, so this pod does not know its node rank;"
-                " give the PyTorchJob a Master, or start the ranks with torchrun."
+                " give the PyTorchJob a Master and leave elasticPolicy out."
             )
     identity = _node(
         {**environ, "PET_NNODES": least},
