@@ -156,6 +156,16 @@ def test_a_name_outside_of_the_cluster_may_have_several_addresses(host: str) -> 
     assert search.addresses() == _BOTH
 
 
+def test_of_thousands_of_addresses_the_first_of_each_family_are_tried() -> None:
+    """Who answers for the DNS server may send as many, and each one that is silent takes time."""
+    numbers = range(4_000)
+    answer = [address for number in numbers for address in (f"10.9.{number >> 8}.{number & 255}", f"fd00::{number:x}")]
+    clock = Clock()
+    search = search_that_finds([answer], clock, "gpu-01.example.org.")
+    clock.now = 5.0
+    assert search.addresses() == tuple(answer[:16])
+
+
 def test_an_address_needs_no_question() -> None:
     def refuse(name: str) -> Sequence[str]:
         raise AssertionError(name)

@@ -119,6 +119,27 @@ def test_it_names_a_host_that_never_answers(tmp_path: Path) -> None:
     assert "127.0.0.1 (Connection refused)" in err
 
 
+@pytest.mark.parametrize(("timeout_s", "num_attempts"), [(600.0, 8), (12.0, 3), (0.0, 1)])
+def test_silent_addresses_of_a_host_share_the_time_of_the_wait(
+    monkeypatch: pytest.MonkeyPatch, timeout_s: float, num_attempts: int
+) -> None:
+    """Who answers for the DNS server says how many there are."""
+    now, attempts = 1_000.0, list[float]()
+
+    def connect(self: socket.socket, place: object) -> None:
+        nonlocal now
+        attempts.append(now)
+        now += self.gettimeout() or 0.0
+        raise TimeoutError("timed out")
+
+    places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"10.9.0.{number}", 22)) for number in range(200)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    assert wait_for_hosts.problem_of("t-worker-0.t", 22, 1_000.0 + timeout_s) == "timed out"
+    assert len(attempts) == num_attempts
+
+
 def test_sigterm_ends_the_wait(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -7,8 +7,11 @@ import hashlib
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,9 +23,10 @@ from hostile_files import HOSTILE, assert_unharmed
 from training.failing_server import FailingServer
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.training.data import transfer
 from seatrial.training.data.datasets import DATASETS, DataSet, Download
 from seatrial.training.data.fetch import Patience, fetch, mirror_url
-from seatrial.training.data.transfer import RefusedTransferError, _Redirects
+from seatrial.training.data.transfer import BrokenTransferError, RefusedTransferError, _Redirects
 
 CONTENT = bytes(range(256)) * 1_000
 SHORT_CONTENT = b"labels"
@@ -252,6 +256,56 @@ def test_a_trickle_ends_with_the_time_for_all(server: FailingServer, fetched: Fe
     with pytest.raises(SeatrialError, match=r"the time limit of the download is over|gave no complete answer"):
         fetched(server.url, patience=Patience(idle_s=20.0, total_s=0.3, rounds=1))
     assert "images.gz" not in fetched.there()
+
+
+def _addresses(monkeypatch: pytest.MonkeyPatch, hosts: list[str], port: int) -> None:
+    places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+
+
+def test_silent_addresses_of_a_mirror_share_the_time_of_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers for the DNS server says how many there are."""
+    now, attempts = 1_000.0, list[float]()
+
+    def connect(self: socket.socket, place: object) -> None:
+        nonlocal now
+        attempts.append(now)
+        now += self.gettimeout() or 0.0
+        raise TimeoutError
+
+    _addresses(monkeypatch, [f"10.9.0.{number}" for number in range(200)], 80)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(transfer, "_start_timer", lambda *_: threading.Timer(0.0, lambda: None))
+    monkeypatch.setattr(threading.Timer, "join", lambda self: None)
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with (
+        pytest.raises(BrokenTransferError, match=r"^gave no complete answer within 30 s$"),
+        transfer._answer("http://mirror.example/f", 0, 20.0, 1_030.0),
+    ):
+        pass
+    assert attempts == [1_000.0, 1_020.0]
+
+
+def test_of_many_addresses_that_refuse_the_first_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[object] = []
+
+    def connect(self: socket.socket, place: object) -> None:
+        attempts.append(place)
+        raise ConnectionRefusedError
+
+    _addresses(monkeypatch, [f"10.9.0.{number}" for number in range(200)], 80)
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    with pytest.raises(ConnectionRefusedError):
+        transfer._connect(("mirror.example", 80), 20.0, time.monotonic() + 60.0)
+    assert attempts == [(f"10.9.0.{number}", 80) for number in range(8)]
+
+
+def test_an_address_behind_one_that_refuses_is_found(server: FailingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = int(server.url.rpartition(":")[2].strip("/"))
+    _addresses(monkeypatch, ["127.0.0.9", "127.0.0.1"], port)
+    with transfer._connect(("mirror.example", port), 20.0, time.monotonic() + 60.0) as connection:
+        assert connection.getpeername() == ("127.0.0.1", port)
+        assert connection.gettimeout() == 20.0
 
 
 def test_a_redirect_is_followed_to_another_server(server: FailingServer, fetched: Fetched) -> None:

@@ -231,13 +231,16 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
 
     All agents of a machine should join by the same address of the conductor: from where they connect tells it what
     shares a machine. So an agent that finds it at a later address of its name looks once more at the earlier ones.
+
+    The time to join is that for all addresses and ports: none is tried after it.
     """
     search = ControllerSearch(host, node_rank, environ=os.environ)
     # With one port the controller started us, so it listens, if perhaps busy with strangers; with several ports we may
     # be here before it. A name may not be known yet.
     expected = len(ports) == 1 and search.addresses()
     began = time.monotonic()
-    until = began + (_ANSWER_TIMEOUT_S if expected else join_timeout_s())
+    # One address may be behind a firewall that drops all, so each one has its time.
+    until = began + (_ANSWER_TIMEOUT_S * len(expected) if expected else join_timeout_s())
     answer_s = _FIRST_ANSWER_S if len(ports) > 1 else _ANSWER_TIMEOUT_S
     report_at_s = _REPORT_S if in_pod(os.environ) else math.inf
     reason: object = "nobody answered"
@@ -249,6 +252,8 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
         addresses = [(address, port) for address in hosts for port in ports]
         reason = reason if search.error is None else search.error
         for address, port in addresses:
+            if time.monotonic() > until:
+                break
             try:
                 connection = socket.create_connection((address, port), timeout=answer_s)
             except OSError as error:
@@ -273,7 +278,7 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
             connection.close()
             if control is not None:
                 longer_s = min(2 * answer_s, _ANSWER_TIMEOUT_S)
-                if control := _connect_again([*earlier, address], port, token, node_rank, longer_s):
+                if control := _connect_again(earlier, address, port, token, node_rank, longer_s, until):
                     return control
             elif answered:
                 stranger = (
@@ -294,10 +299,15 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
 
 
 def _connect_again(
-    addresses: list[str], port: int, token: str, node_rank: int, answer_s: float
+    earlier: list[str], found_at: str, port: int, token: str, node_rank: int, answer_s: float, until: float
 ) -> ControlConnection | None:
-    """Return the connection to the conductor at the first of the addresses where it answers; None: at none."""
-    for address in addresses:
+    """Return the connection to the conductor at the first of the addresses where it answers; None: at none.
+
+    ``until``: the moment of ``time.monotonic()`` after which it is asked only where it was found.
+    """
+    for address in (*earlier, found_at):
+        if address != found_at and time.monotonic() > until:
+            continue
         try:
             connection = socket.create_connection((address, port), timeout=answer_s)
         except OSError:

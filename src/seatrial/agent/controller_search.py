@@ -40,6 +40,8 @@ _FRESH_S = 15.0
 _IN_CLUSTER = ".svc."
 """In the full name of each pod and Service."""
 _MOST_NAMED = 2
+_MOST_ADDRESSES = 8
+"""Addresses of a name in each family that are tried: who answers for a DNS server may send thousands."""
 
 Resolve = Callable[[str], Sequence[str]]
 """A function from a name to its addresses. Raises OSError for an unknown name."""
@@ -108,12 +110,13 @@ class ControllerSearch:
         self._pause_s = _PAUSE_S
 
     def addresses(self) -> tuple[str, ...]:
-        """Return the addresses; empty while the name is unknown. Asks where it is time to."""
+        """Return the first addresses of each family; empty while the name is unknown. Asks where it is time to."""
         if self._is_name and self._clock() >= self._ask_at:
             try:
                 self._addresses = tuple(dict.fromkeys(self._resolve(self.name)))
                 if self._is_of_cluster:
                     self._require_one_pod()
+                self._addresses = _first_of_each_family(self._addresses)
                 self.error = None
                 self._ask_at = self._clock() + _FRESH_S
             except OSError as error:
@@ -138,6 +141,16 @@ class ControllerSearch:
                     " pod has one; delete the pod that should not have that name, or set MASTER_ADDR to a name that"
                     " only the first pod has"
                 )
+
+
+def _first_of_each_family(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Return the first addresses of IPv4 and of IPv6 that are tried, in the order of the resolver."""
+    first = {
+        address
+        for is_ipv6 in (False, True)
+        for address in [one for one in addresses if (":" in one) == is_ipv6][:_MOST_ADDRESSES]
+    }
+    return tuple(address for address in addresses if address in first)
 
 
 def resolve_in_thread(name: str) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import http.client
 import io
@@ -23,6 +24,8 @@ from seatrial.files import open_to_append, open_to_overwrite, remove, status_beh
 _CHUNK_BYTES = 2**18
 _RETRIED_CODES = (408, 425, 429)
 """4xx codes that may succeed later, as do all 5xx."""
+_MOST_ADDRESSES = 8
+"""Addresses of a name in each family that are tried: who answers for a DNS server may send thousands."""
 
 
 class BrokenTransferError(Exception):
@@ -91,16 +94,17 @@ def _answer(url: str, start: int, idle_s: float, ends_at: float) -> Iterator[htt
     # A socket timeout is per byte: with it alone, a server that sends its headers byte by byte could hold us forever.
     patience_s = min(2 * idle_s, max(0.1, ends_at - time.monotonic()))
     slow = f"gave no complete answer within {patience_s:g} s"
+    until = time.monotonic() + patience_s
     given_up = threading.Event()
     timer = _start_timer(patience_s, opened, given_up)
     try:
-        answer = cast(http.client.HTTPResponse, _opener(opened).open(request, timeout=idle_s))
+        answer = cast(http.client.HTTPResponse, _opener(opened, until).open(request, timeout=idle_s))
     except urllib.error.HTTPError as error:
         error.close()  # of a redirect, closed already
         raise _http_error(error.code, error.reason) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         # ValueError: a header is malformed.
-        if given_up.is_set():
+        if given_up.is_set() or time.monotonic() >= until:
             raise BrokenTransferError(slow) from None
         raise BrokenTransferError(_reason(error, idle_s)) from None
     finally:
@@ -183,7 +187,7 @@ def _break(opened: list[socket.socket], given_up: threading.Event) -> None:
             socket.socket.shutdown(opened_socket, socket.SHUT_RDWR)
 
 
-def _opener(opened: list[socket.socket]) -> urllib.request.OpenerDirector:
+def _opener(opened: list[socket.socket], until: float) -> urllib.request.OpenerDirector:
     """Return an opener for HTTP and HTTPS, with proxies from the environment; urllib's default would also open files
     and FTP."""
     opener = urllib.request.OpenerDirector()
@@ -193,8 +197,8 @@ def _opener(opened: list[socket.socket]) -> urllib.request.OpenerDirector:
         urllib.request.HTTPErrorProcessor(),
         urllib.request.UnknownHandler(),
         _Redirects(),
-        _Http(opened),
-        _Https(opened),
+        _Http(opened, until),
+        _Https(opened, until),
     ):
         opener.add_handler(handler)
     return opener
@@ -212,10 +216,18 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, cast(Any, headers), newurl)
 
 
-def _recording(http_class: type[http.client.HTTPConnection], opened: list[socket.socket]) -> Any:
-    """Return a class of connections that also appends their sockets to ``opened``. urllib soon takes them away."""
+def _recording(http_class: type[http.client.HTTPConnection], opened: list[socket.socket], until: float) -> Any:
+    """Return a class of connections that are made by ``until``, a moment of ``time.monotonic()``.
+
+    It also appends their sockets to ``opened``: urllib soon takes them away.
+    """
 
     class Recording(http_class):  # type: ignore[misc, valid-type]
+        def __init__(self, *address: Any, **options: Any) -> None:
+            super().__init__(*address, **options)
+            # That of the library tries all addresses of a name, each with the whole timeout.
+            self._create_connection = lambda place, timeout, source: _connect(place, timeout, until)
+
         def __setattr__(self, name: str, value: object) -> None:
             if name == "sock" and isinstance(value, socket.socket):
                 opened.append(value)
@@ -224,19 +236,45 @@ def _recording(http_class: type[http.client.HTTPConnection], opened: list[socket
     return Recording
 
 
+def _connect(place: tuple[str, int], timeout_s: float, until: float) -> socket.socket:
+    """Return a connection to the first address that takes one by ``until``. Raises OSError.
+
+    ``place``: name and port. ``timeout_s``: for each address, and for each wait at the connection.
+    """
+    problem, tried = OSError("its name has no address"), collections.Counter[int]()
+    for family, kind, protocol, _, address in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
+        tried[family] += 1
+        if tried[family] > _MOST_ADDRESSES:
+            continue
+        if (left_s := until - time.monotonic()) <= 0:
+            raise TimeoutError
+        with contextlib.ExitStack() as unless_connected:
+            try:
+                connection = unless_connected.enter_context(socket.socket(family, kind, protocol))
+                connection.settimeout(min(timeout_s, left_s))
+                connection.connect(address)
+            except OSError as error:
+                problem = error
+                continue
+            connection.settimeout(timeout_s)
+            unless_connected.pop_all()
+            return connection
+    raise problem
+
+
 class _Http(urllib.request.HTTPHandler):
-    def __init__(self, opened: list[socket.socket]) -> None:
+    def __init__(self, opened: list[socket.socket], until: float) -> None:
         super().__init__()
-        self._opened = opened
+        self._opened, self._until = opened, until
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> http.client.HTTPResponse:
-        return super().do_open(_recording(http_class, self._opened), req, **options)
+        return super().do_open(_recording(http_class, self._opened, self._until), req, **options)
 
 
 class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, opened: list[socket.socket]) -> None:
+    def __init__(self, opened: list[socket.socket], until: float) -> None:
         super().__init__()
-        self._opened = opened
+        self._opened, self._until = opened, until
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> http.client.HTTPResponse:
-        return super().do_open(_recording(http_class, self._opened), req, **options)
+        return super().do_open(_recording(http_class, self._opened, self._until), req, **options)

@@ -14,6 +14,7 @@ for a job that was suspended first (kubeflow/mpi-operator #615).
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import os
 import re
@@ -32,6 +33,8 @@ _LONGEST_WAIT_S = 30.0
 """CoreDNS answers that a name does not exist from its cache for 30 s (``cache 30``), so asking more often is of no
 use."""
 _CONNECT_S = 5.0
+_MOST_ADDRESSES = 8
+"""Addresses of a name in each family that are tried: who answers for a DNS server may send thousands."""
 _AT_ONCE = 32
 _MOST_NAMED = 4
 _MOST_SHOWN = 100
@@ -65,13 +68,29 @@ def hosts_in(host_file: str, host: str, slots: str, nodes: int, domain: str) -> 
     return [line.removesuffix(slots) for line in lines]
 
 
-def problem_of(host: str, port: int) -> str:
-    """Return why a host does not answer on this port; empty if it does."""
+def problem_of(host: str, port: int, until: float) -> str:
+    """Return why a host does not answer on this port; empty if it does.
+
+    ``until``: the moment of ``time.monotonic()`` after which no further address of its name is tried.
+    """
+    problem, tried = "its name has no address", collections.Counter[int]()
     try:
-        socket.create_connection((host, port), timeout=_CONNECT_S).close()
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         return str(error.strerror or error)
-    return ""
+    for family, kind, protocol, _, place in places:
+        if tried[family] == _MOST_ADDRESSES or (tried and time.monotonic() > until):
+            continue
+        tried[family] += 1
+        try:
+            with socket.socket(family, kind, protocol) as connection:
+                connection.settimeout(_CONNECT_S)
+                connection.connect(place)
+        except OSError as error:
+            problem = str(error.strerror or error)
+        else:
+            return ""
+    return problem
 
 
 def wait(hosts: Sequence[str], port: int, timeout_s: float) -> dict[str, str]:
@@ -80,7 +99,9 @@ def wait(hosts: Sequence[str], port: int, timeout_s: float) -> dict[str, str]:
     absent = list(hosts)
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
         while True:
-            problems = dict(zip(absent, pool.map(lambda host: problem_of(host, port), absent), strict=True))
+            problems = dict(
+                zip(absent, pool.map(lambda host: problem_of(host, port, began + timeout_s), absent), strict=True)
+            )
             absent = [host for host, problem in problems.items() if problem]
             waited_s = time.monotonic() - began
             remaining_s = timeout_s - waited_s

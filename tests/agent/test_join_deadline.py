@@ -1,0 +1,54 @@
+"""The time to join holds, however many addresses the name of the controller has."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from seatrial.agent import agent_main, controller_search
+from seatrial.errors import SeatrialError
+
+
+class SilentAddresses:
+    """Each attempt to connect takes its whole timeout, by this clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, names: Sequence[str]) -> None:
+        self.now, self.attempts, self.hosts = 1_000.0, list[float](), list[str]()
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self._pass)
+        monkeypatch.setattr(socket, "create_connection", self._connect)
+        monkeypatch.setattr(controller_search, "resolve_in_thread", lambda name: names)
+
+    def _pass(self, duration_s: float) -> None:
+        self.now += duration_s
+
+    def _connect(self, place: tuple[str, int], timeout: float) -> socket.socket:
+        self.attempts.append(self.now - 1_000.0)
+        self.hosts.append(place[0])
+        self.now += timeout
+        raise TimeoutError("timed out")
+
+
+def test_no_address_is_tried_after_the_time_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEATRIAL_JOIN_TIMEOUT_S", "5")
+    silent = SilentAddresses(monkeypatch, [f"10.9.0.{number}" for number in range(200)])
+    with pytest.raises(SeatrialError, match=r"found no controller of its job at node0:20001 \(timed out\)"):
+        agent_main._connect("node0", list(range(20_001, 20_009)), "x" * 20, 1)
+    assert silent.attempts == [0.0, 2.0, 4.0]
+
+
+def test_with_one_port_each_address_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = SilentAddresses(monkeypatch, ["10.9.0.1", "10.9.0.2", "fd00::1"])
+    with pytest.raises(SeatrialError, match=r"found no controller of its job at node0:20001 \(timed out\)"):
+        agent_main._connect("node0", [20_001], "x" * 20, 1)
+    assert silent.attempts == [0.0, 10.0, 20.0]
+
+
+def test_after_the_time_a_controller_is_asked_only_where_it_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = SilentAddresses(monkeypatch, [])
+    earlier = [f"10.9.0.{number}" for number in range(8)]
+    assert agent_main._connect_again(earlier, "10.9.1.1", 20_001, "x" * 20, 1, 4.0, until=1_005.0) is None
+    assert silent.hosts == ["10.9.0.0", "10.9.0.1", "10.9.1.1"]
