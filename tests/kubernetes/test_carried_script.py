@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -91,15 +93,19 @@ def test_a_program_of_this_machine_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Path:
-    """A folder of another user, with a link to a private file of ours."""
-    (private := tmp_path / "id_ed25519").write_text("the key")
-    private.chmod(0o600)
-    (theirs := tmp_path / "theirs").mkdir()
-    (theirs / "train.py").symlink_to(private)
-    for path in (theirs, theirs / "train.py"):
-        os.lchown(path, 12002, 12002)
-    return theirs
+def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of another user, with a link to a private file of ours. All users can come to it, unlike to pytest's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        (place := Path(made)).chmod(0o755)
+        (private := place / "id_ed25519").write_text("the key")
+        private.chmod(0o600)
+        (theirs := place / "theirs").mkdir()
+        (theirs / "train.py").symlink_to(private)
+        for path in (theirs, theirs / "train.py"):
+            os.lchown(path, 12002, 12002)
+        monkeypatch.chdir(place)
+        yield theirs
+        monkeypatch.undo()
 
 
 @pytest.mark.root
@@ -117,11 +123,12 @@ def test_a_link_of_another_user_at_a_path_of_the_pods(theirs: Path, capsys: pyte
 
 @pytest.mark.root
 def test_a_link_of_another_user_at_a_relative_path(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the folder of a colleague too: only its files are that one's."""
+    """Who names the folder of a colleague trusts that one; nobody has chosen to trust all users."""
+    assert carried("theirs/train.py") == ("train.py", b"the key")
+    theirs.chmod(0o1777)
     words = (
-        r"train\.py: another user could have put it there \(/\S+/theirs belongs to user 12002, and not all users can"
-        r" (enter|read) (\S+); the path leads to /\S+/id_ed25519 of user 0\), .*; copy it to a folder of yours, or, if"
-        r" all users may read it, chmod go\+[rx] \2; put"
+        r"train\.py: another user could have put it there \(other users can write to /\S+/theirs, and not all users can"
+        r" read (\S+); the path leads to \1 of user 0\), so it does not go along; copy it to a folder of yours; put"
     )
     with pytest.raises(RequestError, match=words):
         carried("theirs/train.py")
@@ -129,6 +136,10 @@ def test_a_link_of_another_user_at_a_relative_path(theirs: Path, monkeypatch: py
     with pytest.raises(RequestError, match=words):
         carried("./train.py")
     assert carried(f"{theirs}/train.py") is None
+    (theirs / "mine.py").symlink_to(theirs.parent / "id_ed25519")
+    os.lchown(theirs, 0, 0)
+    with pytest.raises(RequestError, match=r"folder of yours, or, if all users may read it, chmod go\+r /\S+ed25519"):
+        carried("mine.py")
 
 
 def test_a_script_that_is_exchanged_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

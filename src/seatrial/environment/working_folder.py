@@ -8,9 +8,7 @@ and so are all users in each folder to which they can write there.
 from __future__ import annotations
 
 import errno
-import grp
 import os
-import pwd
 import stat
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -158,12 +156,12 @@ def refusal(folder: str, script: str, trust: FolderTrust, *, strict: bool = Fals
 def chosen_file(folder: str, path: str) -> os.stat_result:
     """Return the status of the file at a path if no other user has chosen it, so that its content may go elsewhere.
 
-    Trust in a folder, or a script, is trust in what its owner has put there. It is none in a name there that leads to a
-    file which that one could not read, such as a key of this user's: where another user than the owner of the file may
-    have changed where the path leads, all who could must be able to reach the file and to read it. An absolute path may
-    be meant for another machine: with that one the user trusts nobody but those who are trusted with the working
-    folder. The caller compares the file that it reads afterwards with this status. Raises UnchosenError where another
-    user has put it there, or may have, and OSError for a file that cannot be reached.
+    A user who owns a folder or link on a relative path, or can write to a folder there by a group, is trusted with what
+    goes along, as with the script itself. An absolute path may be meant for another machine: with that one the user
+    trusts nobody but those who are trusted with the working folder. Nobody has chosen to trust all users: where they
+    could have changed where the path leads, they must be able to reach the file and to read it. The caller compares the
+    file that it reads afterwards with this status. Raises UnchosenError where another user has put it there, or may
+    have, and OSError for a file that cannot be reached.
 
     Args:
         folder: the working folder, an absolute path.
@@ -187,20 +185,19 @@ def chosen_file(folder: str, path: str) -> os.stat_result:
 
 
 def _led_to_private(steps: Sequence[_Step]) -> tuple[str, str]:
-    """Return how another user may have led the way to a file that this one could not read, and which right is missing;
-    both empty: in no way.
+    """Return how any user may have led the way to a file that not all can read, and the arguments of ``chmod`` that
+    help; the first is empty: in no way.
 
     A user who can change what is at a place on the way may have put there a link, or any file or folder that lies in
     another one where that user can write: ``rename`` needs no right to read, and keeps the owner. Modes say who reaches
     a file within one mount: that user may have come from another machine or container, without this user's mounts.
     """
-    file = steps[-1]
-    known = {0, os.geteuid()} | {file.owner} - {NOBODY}
-    closed = [step for step in steps if _is_closed(step) and step.owner in known]
+    file, me = steps[-1], os.geteuid()
+    closed = [step for step in steps if _is_closed(step)]
     for number, (step, following) in enumerate(pairwise(steps), 1):
-        # Nobody else comes to what lies in these, however open that is, unless it is mounted elsewhere, too.
+        # Nobody but its owner comes to what lies in these, however open that is, unless it is mounted elsewhere, too.
         around = {it.name for it in closed if it.mount == step.mount and _is_at_or_below(step.name, it.name)}
-        changed_by, group = _changed_by(step, following, known, is_closed=bool(around))
+        changed_by = _changed_by(step, following, is_closed=bool(around))
         for later in steps[number:] if changed_by else ():
             # A user who can change the place has passed the folders above it.
             if _is_at_or_below(step.name, later.name) and later.name not in around:
@@ -208,71 +205,46 @@ def _led_to_private(steps: Sequence[_Step]) -> tuple[str, str]:
             if later.mount != step.mount:
                 return f"{changed_by}, and {later.name} is on another file system, of which others may be kept out", ""
             verb, right, bit = ("read", "r", os.R_OK) if later is file else ("enter", "x", os.X_OK)
-            if not (stat.S_ISLNK(later.status.st_mode) or _rights(later, group) & bit):
-                classes = "g" if later.status.st_gid == group else "go"
-                rights = f"{classes}+{right} {quote(later.name)}" if later.acl_rights is None else ""
+            if not (stat.S_ISLNK(later.status.st_mode) or _rights(later) & bit):
+                # Where another user may have led the way, that one may want the file opened.
+                is_ours = later.acl_rights is None and later.owner == me
+                is_ours = is_ours and {each.owner for each in steps[number - 1 :]} <= {0, me}
+                rights = f"go+{right} {quote(later.name)}" if is_ours else ""
                 return f"{changed_by}, and not all users can {verb} {later.name}", rights
     return "", ""
 
 
-def _changed_by(step: _Step, following: _Step, known: Collection[int], *, is_closed: bool) -> tuple[str, int | None]:
-    """Return how another user could have changed what a step leads to, empty: in no way; and the group whose members
-    alone could, None: others, too.
+def _changed_by(step: _Step, following: _Step, *, is_closed: bool) -> str:
+    """Return how any user could have changed what a step leads to; empty: in no way.
 
     Args:
         step: on the way to a file.
         following: the next one.
-        known: this user, root, and the owner of the file.
-        is_closed: whether only those can come to it.
+        is_closed: whether only the owner of a folder above can come to it.
     """
     mode = step.status.st_mode
     # A folder moves to another one only with the right to write to itself; a file and a link need none.
     holds_folder = stat.S_ISDIR(mode) and stat.S_ISDIR(following.status.st_mode)
     # In a container of a user any other one may be shown as root is.
-    if step.owner not in known and not (holds_folder and step.owner in trusted_users(step.name)):
-        return f"{step.name} {'is a link of' if stat.S_ISLNK(mode) else 'belongs to'} user {step.owner}", None
+    if step.owner == NOBODY and not holds_folder:
+        return f"{step.name} {'is a link of' if stat.S_ISLNK(mode) else 'belongs to'} user {step.owner}"
     # Past the sticky bit it has come by a user who could write to it where it was before.
     place = following if mode & stat.S_ISVTX and holds_folder else step
-    writers = 0 if is_closed else _writers(place)
-    if not writers:
-        return "", None
-    # A container shows each group that it does not have as the same one.
-    is_of_group = not writers & stat.S_IWOTH and place.acl_rights is None and place.status.st_gid != NOBODY
-    return f"other users can write to {place.name}", place.status.st_gid if is_of_group else None
-
-
-def _writers(step: _Step) -> int:
-    """Return the bits by which others than the owner can write to a folder."""
-    mode = step.status.st_mode
-    return _mode_for_others(step) & (stat.S_IWGRP | stat.S_IWOTH) if stat.S_ISDIR(mode) else 0
+    # In the mode of a folder with an access control list, the bits of the group limit all whom that names.
+    writers = stat.S_IWOTH if place.acl_rights is None else stat.S_IWOTH | stat.S_IWGRP
+    is_open = stat.S_ISDIR(place.status.st_mode) and place.status.st_mode & writers and not is_closed
+    return f"other users can write to {place.name}" if is_open else ""
 
 
 def _is_closed(step: _Step) -> bool:
     """Return whether only the owner can enter a folder; one that an access control list names has a bit here, too."""
-    return stat.S_ISDIR(step.status.st_mode) and not _mode_for_others(step) & (stat.S_IXGRP | stat.S_IXOTH)
+    return stat.S_ISDIR(step.status.st_mode) and not step.status.st_mode & (stat.S_IXGRP | stat.S_IXOTH)
 
 
-def _mode_for_others(step: _Step) -> int:
-    """Return a mode without the bits of a group that is the owner alone, as Debian and Fedora give one to each user.
-
-    That of root is none: in a container users without a name have it.
-    """
-    status = step.status
-    if status.st_mode & stat.S_IRWXG and step.acl_rights is None and status.st_gid not in (0, NOBODY):
-        with suppress(KeyError):  # nobody knows them
-            user, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
-            if user.pw_gid == group.gr_gid and {group.gr_name, *group.gr_mem} == {user.pw_name}:
-                return status.st_mode & ~stat.S_IRWXG
-    return status.st_mode
-
-
-def _rights(step: _Step, group: int | None) -> int:
-    """Return the rights (``os.R_OK`` and so on) that each member of a group has at least; None: each user."""
-    if step.acl_rights is not None:
-        return step.acl_rights
-    of_group, of_others = step.status.st_mode >> 3, step.status.st_mode
+def _rights(step: _Step) -> int:
+    """Return the rights (``os.R_OK`` and so on) that each user but the owner has at least."""
     # A mode may refuse to the group what all others can do.
-    return of_group if step.status.st_gid == group else of_group & of_others
+    return step.status.st_mode >> 3 & step.status.st_mode if step.acl_rights is None else step.acl_rights
 
 
 def _acl_rights(fd: int) -> int | None:
