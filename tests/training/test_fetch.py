@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from email.message import Message
 from pathlib import Path
@@ -306,6 +307,55 @@ def test_an_address_behind_one_that_refuses_is_found(server: FailingServer, monk
     with transfer._connect(("mirror.example", port), 20.0, time.monotonic() + 60.0) as connection:
         assert connection.getpeername() == ("127.0.0.1", port)
         assert connection.gettimeout() == 20.0
+
+
+@pytest.mark.parametrize("proxy", ["", "http://"])
+def test_a_handshake_of_tls_ends_with_the_time_for_an_answer(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hellos: list[bytes] = []
+    ended = threading.Event()
+
+    def keep_silent(server: socket.socket) -> None:
+        with suppress(TimeoutError), server.accept()[0] as connection:
+            connection.settimeout(3.0)
+            if proxy and connection.recv(10_000):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while hello := connection.recv(10_000):
+                hellos.append(hello[:1])
+            ended.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(3.0)
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("https_proxy", proxy and f"{proxy}{place}")
+        monkeypatch.setenv("no_proxy", "")
+        thread = threading.Thread(target=keep_silent, args=(server,))
+        thread.start()
+        with (
+            pytest.raises(BrokenTransferError, match=r"^gave no complete answer within 0\.\d+ s$"),
+            transfer._answer(f"https://{place}/f", 0, 20.0, time.monotonic() + 0.5),
+        ):
+            pass
+        thread.join()
+    assert hellos[:1] == [b"\x16"]
+    assert ended.is_set()
+
+
+def test_a_connection_that_is_made_after_the_time_asks_for_nothing(
+    server: FailingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at_once(_: float, opened: list[socket.socket], given_up: threading.Event) -> threading.Timer:
+        transfer._break(opened, given_up)
+        timer = threading.Timer(0.0, lambda: None)
+        timer.start()
+        return timer
+
+    monkeypatch.setattr(transfer, "_start_timer", at_once)
+    with (
+        pytest.raises(BrokenTransferError, match=r"^gave no complete answer within 40 s$"),
+        transfer._answer(f"{server.url}images.gz", 0, 20.0, time.monotonic() + 60.0),
+    ):
+        pass
+    assert server.requests == []
 
 
 def test_a_redirect_is_followed_to_another_server(server: FailingServer, fetched: Fetched) -> None:

@@ -98,7 +98,7 @@ def _answer(url: str, start: int, idle_s: float, ends_at: float) -> Iterator[htt
     given_up = threading.Event()
     timer = _start_timer(patience_s, opened, given_up)
     try:
-        answer = cast(http.client.HTTPResponse, _opener(opened, until).open(request, timeout=idle_s))
+        answer = cast(http.client.HTTPResponse, _opener(opened, given_up, until).open(request, timeout=idle_s))
     except urllib.error.HTTPError as error:
         error.close()  # of a redirect, closed already
         raise _http_error(error.code, error.reason) from None
@@ -180,14 +180,19 @@ def _start_timer(after_s: float, opened: list[socket.socket], given_up: threadin
 
 
 def _break(opened: list[socket.socket], given_up: threading.Event) -> None:
+    # First of all: a connection that is opened from now on is not in the list, and ends because of this.
     given_up.set()
     for opened_socket in opened:
-        with contextlib.suppress(OSError):
-            # Not the method of TLS, which would remove what another thread reads by.
-            socket.socket.shutdown(opened_socket, socket.SHUT_RDWR)
+        _end(opened_socket)
 
 
-def _opener(opened: list[socket.socket], until: float) -> urllib.request.OpenerDirector:
+def _end(opened_socket: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        # Not the method of TLS, which would remove what another thread reads by.
+        socket.socket.shutdown(opened_socket, socket.SHUT_RDWR)
+
+
+def _opener(opened: list[socket.socket], given_up: threading.Event, until: float) -> urllib.request.OpenerDirector:
     """Return an opener for HTTP and HTTPS, with proxies from the environment; urllib's default would also open files
     and FTP."""
     opener = urllib.request.OpenerDirector()
@@ -197,8 +202,8 @@ def _opener(opened: list[socket.socket], until: float) -> urllib.request.OpenerD
         urllib.request.HTTPErrorProcessor(),
         urllib.request.UnknownHandler(),
         _Redirects(),
-        _Http(opened, until),
-        _Https(opened, until),
+        _Http(opened, given_up, until),
+        _Https(opened, given_up, until),
     ):
         opener.add_handler(handler)
     return opener
@@ -216,10 +221,13 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, cast(Any, headers), newurl)
 
 
-def _recording(http_class: type[http.client.HTTPConnection], opened: list[socket.socket], until: float) -> Any:
+def _recording(
+    http_class: type[http.client.HTTPConnection], opened: list[socket.socket], given_up: threading.Event, until: float
+) -> Any:
     """Return a class of connections that are made by ``until``, a moment of ``time.monotonic()``.
 
-    It also appends their sockets to ``opened``: urllib soon takes them away.
+    It also appends their sockets to ``opened``, because urllib soon takes them away, and ends those that come after
+    ``given_up``.
     """
 
     class Recording(http_class):  # type: ignore[misc, valid-type]
@@ -228,9 +236,21 @@ def _recording(http_class: type[http.client.HTTPConnection], opened: list[socket
             # That of the library tries all addresses of a name, each with the whole timeout.
             self._create_connection = lambda place, timeout, source: _connect(place, timeout, until)
 
+        def connect(self) -> None:
+            super().connect()
+            self.sock.settimeout(self.timeout)
+
+        def _tunnel(self) -> None:
+            super()._tunnel()
+            # The time that the proxy took is not left for the handshake of TLS, in which the timer ends nothing: the
+            # socket that it knows is detached by then, and the one of TLS comes after the handshake.
+            self.sock.settimeout(_wait_s(self.timeout, until))
+
         def __setattr__(self, name: str, value: object) -> None:
             if name == "sock" and isinstance(value, socket.socket):
                 opened.append(value)
+                if given_up.is_set():
+                    _end(value)
             super().__setattr__(name, value)
 
     return Recording
@@ -239,42 +259,48 @@ def _recording(http_class: type[http.client.HTTPConnection], opened: list[socket
 def _connect(place: tuple[str, int], timeout_s: float, until: float) -> socket.socket:
     """Return a connection to the first address that takes one by ``until``. Raises OSError.
 
-    ``place``: name and port. ``timeout_s``: for each address, and for each wait at the connection.
+    ``place``: name and port. ``timeout_s``: for each address. The timeout of the connection ends by ``until`` too.
     """
     problem, tried = OSError("its name has no address"), collections.Counter[int]()
     for family, kind, protocol, _, address in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
         tried[family] += 1
         if tried[family] > _MOST_ADDRESSES:
             continue
-        if (left_s := until - time.monotonic()) <= 0:
-            raise TimeoutError
+        wait_s = _wait_s(timeout_s, until)
         with contextlib.ExitStack() as unless_connected:
             try:
                 connection = unless_connected.enter_context(socket.socket(family, kind, protocol))
-                connection.settimeout(min(timeout_s, left_s))
+                connection.settimeout(wait_s)
                 connection.connect(address)
+                connection.settimeout(_wait_s(timeout_s, until))
             except OSError as error:
                 problem = error
                 continue
-            connection.settimeout(timeout_s)
             unless_connected.pop_all()
             return connection
     raise problem
 
 
+def _wait_s(timeout_s: float, until: float) -> float:
+    """Return the seconds to wait, which end by ``until``. Raises TimeoutError: it is over."""
+    if (left_s := until - time.monotonic()) <= 0:
+        raise TimeoutError
+    return min(timeout_s, left_s)
+
+
 class _Http(urllib.request.HTTPHandler):
-    def __init__(self, opened: list[socket.socket], until: float) -> None:
+    def __init__(self, *bounds: Any) -> None:
         super().__init__()
-        self._opened, self._until = opened, until
+        self._bounds = bounds
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> http.client.HTTPResponse:
-        return super().do_open(_recording(http_class, self._opened, self._until), req, **options)
+        return super().do_open(_recording(http_class, *self._bounds), req, **options)
 
 
 class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, opened: list[socket.socket], until: float) -> None:
+    def __init__(self, *bounds: Any) -> None:
         super().__init__()
-        self._opened, self._until = opened, until
+        self._bounds = bounds
 
     def do_open(self, http_class: Any, req: urllib.request.Request, **options: Any) -> http.client.HTTPResponse:
-        return super().do_open(_recording(http_class, self._opened, self._until), req, **options)
+        return super().do_open(_recording(http_class, *self._bounds), req, **options)
