@@ -133,3 +133,13 @@ def test_a_block_without_a_mark_or_with_an_unknown_option_would_be_seen() -> Non
 )
 def test_a_command_that_does_not_exist_would_be_seen(line: str) -> None:
     assert refusal(line) is not None
+
+
+def test_what_gives_trust_is_named_by_its_whole_path() -> None:
+    """Pasted in a folder of others, a relative path lets in the key that somebody else has put there."""
+    blocks = [block for page in PAGES for _, block in _BLOCK.findall(page.read_text(encoding="utf-8"))]
+    words = [
+        word for block in blocks for word in re.findall(r"[^\s\"'`(=]*(?:\.pub|known_hosts|authorized_keys)\b", block)
+    ]
+    assert words
+    assert [word for word in words if not word.startswith(("/", "~/"))] == []

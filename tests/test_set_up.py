@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,3 +47,15 @@ def test_a_command_that_only_starts_with_pythonpath_is_refused(
     assert "seatrial --version does not start (ModuleNotFoundError: No module named 'only_there');" in str(
         refused.value
     )
+
+
+@pytest.mark.parametrize(("mode", "code"), [(0o755, 0), (0o775, 2), (0o777, 2)])
+def test_the_first_hour_executes_nothing_that_others_could_write(mode: int, code: int, tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "tools" / "gpu_first_hour.sh"
+    (out := tmp_path / "out").mkdir()
+    out.chmod(mode)
+    done = subprocess.run(
+        [str(script), "list"], env={**os.environ, "OUT": str(out)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert ("nobody else can write" in done.stderr) == (code == 2)

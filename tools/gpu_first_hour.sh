@@ -11,7 +11,11 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 PYTHON=${PYTHON:-python3} OUT=${OUT:-gpu-first-hour} SMALL=${SMALL:-} LIMIT_S=480
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 SMALL OUT
+umask 022
 mkdir -p "$OUT" && OUT=$(realpath "$OUT")
+# What lies there is executed, and written by name.
+[ -O "$OUT" ] && [ -z "$(find "$OUT" -maxdepth 0 -perm /022)" ] ||
+  { echo "$OUT: give OUT a folder of yours to which nobody else can write (chmod go-w)" >&2; exit 2; }
 PYZ=$OUT/seatrial.pyz
 OURS=src${PYTHONPATH:+:$PYTHONPATH}
 # Lines that no double reaches, so that they run for the first time here: what goes wrong is most probably one of them.

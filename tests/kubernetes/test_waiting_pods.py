@@ -135,3 +135,31 @@ def test_a_pod_whose_ranks_never_met_the_others_has_done_no_work(tmp_path: Path)
     heard.says(ended_pod(1, 1), "no space left\n")
     heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
     assert heard.outcome(training())["text"] == f"pod t-1 {_ENDED}"
+
+
+def test_a_pod_that_came_in_the_place_of_a_preempted_one_begins_another_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator made another pod of that name: a training that ended well was "interrupted" by the old preemption."""
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 1.5)
+    preempted = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
+    gone = ended(1, 143, is_deleted=True, **preempted)
+    runs, done = (
+        {**pod, "metadata": {**pod["metadata"], "uid": "u-new", "creationTimestamp": "2026-01-01T00:01:00Z"}}
+        for pod in (running(1), ended(1, 0, phase="Succeeded"))
+    )
+    lists = [
+        *([running(0), running(1)], [running(0), gone]),
+        *([[running(0), runs]] * 8),
+        *([running(0), done], [ended(0, 0, phase="Succeeded"), done]),
+    ]
+    result = (log_of("trial-1-0-x"), "echo '2026-01-01T00:00:01Z trained 9 of 9 steps'")
+    others = (LOGS, "echo 2026-01-01T00:00:01Z step 9")
+    cluster = Cluster(tmp_path, lists[-1], listed_in_turn(lists, tmp_path), result, others)
+    job = replace(training(), nodes=2, detail=cluster.job.detail)
+    attempt = cluster.attempt_at(job)
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    cluster.run_log.close(job)
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    assert (outcome["how"], outcome["text"]) == ("ended", "all pods have ended")

@@ -307,8 +307,8 @@ class Attempt:
         # Where the first one has gone, its log is waited for (``_has_ended``).
         if self._has_conductor or follower.first_has_ended or not follower.others_end_the_run:
             return False
-        log = follower.first_log
-        if not self._lasts(f"failed {log and log.pod.uid}", _OTHERS_END_S) or self._awaits_reason(None):
+        condition = f"{follower.first_log and follower.first_log.pod.uid} {follower.others_end_the_run}"
+        if not self._lasts(condition, _OTHERS_END_S) or self._awaits_reason(None):
             return False
         self._run_log.release()
         if self._has_conductor:  # It may have started all the same.

@@ -164,19 +164,22 @@ class PodFollower:
         return self.first_log is not None and self.has_gone(self.latest(self.first_log.pod))
 
     @property
-    def others_end_the_run(self) -> bool:
-        """Whether a pod has failed that nothing restarts, or all but the first one have ended: then the run is over.
+    def others_end_the_run(self) -> str:
+        """A word for a pod that has failed and that nothing restarts, or for all pods but the first one, if these have
+        ended: then the run is over. Empty: neither. It is another word where other pods have ended.
 
         The rank of the first one shares the last exchange of a training with the others, and can only print after it.
         Where all pods can start again, they do so after each end but those with exit code 0, once the first has ended.
         """
         ended = [pod for pod in self.pods if pod.state == "ended"]
         if any(pod.exit_code != 0 and (self._restarts or not pod.stop) for pod in ended):
-            return not self._restarts
+            return "" if self._restarts else "failed"
         if self.first_log is None or self._job.nodes == 1 or self._under_mpi:
-            return False
-        first = self.first_log.pod.uid
-        return len({pod.number for pod in ended if pod.uid != first}) >= self._job.nodes - 1
+            return ""
+        others = [pod for pod in ended if pod.uid != self.first_log.pod.uid]
+        have_all_ended = len({pod.number for pod in others}) >= self._job.nodes - 1
+        # An operator may put another pod in the place of one that was stopped.
+        return " ".join(sorted(pod.uid for pod in others)) if have_all_ended else ""
 
     def has_gone(self, pod: PodStatus) -> bool:
         """Return whether a pod has ended, or no longer exists."""
