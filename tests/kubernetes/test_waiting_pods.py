@@ -137,7 +137,7 @@ def test_a_pod_whose_ranks_never_met_the_others_has_done_no_work(tmp_path: Path)
     assert heard.outcome(training())["text"] == f"pod t-1 {_ENDED}"
 
 
-def test_a_pod_that_came_in_the_place_of_a_preempted_one_begins_another_wait(
+def test_a_pod_in_the_place_of_a_preempted_one_begins_another_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator made another pod of that name: a training that ended well was "interrupted" by the old preemption."""
