@@ -98,7 +98,7 @@ def typed(text: str) -> list[str]:
     for kind, _, block in _heads(text):
         of_block = re.sub(r" *\\\n *", " ", block).splitlines()
         lines += of_block if kind == "sh" else [line[2:] for line in of_block if line.startswith("$ ")]
-    calls = [re.split(r" [|>]| 2>|;", line)[0] for line in lines]
+    calls = [re.split(r" [|>]| 2>|;", line.removeprefix("(umask 077; "))[0] for line in lines]
     return [line for line in calls if re.match(r"(?:[A-Z_]+=\S+ )*seatrial ", line)]
 
 

@@ -226,6 +226,8 @@ class Target:
     """True where nobody on the network can read what the conductor sends to the agents: ``--env`` may hold secrets."""
     node_tokens: bool = False
     """True where no node sees the command of another: ``render`` gives node k ``node_token(token, k)``."""
+    prints_token: bool = False
+    """True where ``--dry-run`` prints the token of the run itself, and so only where no other user can read it."""
     has_munge: Callable[[Processes], bool] | None = None
     """The function returns whether munge passes the token in place of the agents' environment."""
     conducts_remotely: bool = False

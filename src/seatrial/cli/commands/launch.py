@@ -29,6 +29,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.request.script_request import become_rank, job_of, script_target_request, with_carried_script
     from seatrial.run import external_launcher
     from seatrial.run.run_program import dry_run, process_count, run_program
+    from seatrial.targets.registry import print_dry_run
     from seatrial.util.streams import print_status
 
     identity = identify(os.environ)
@@ -48,7 +49,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         rendezvous = external_launcher.find_rendezvous(identity, os.environ, unprotected=unprotected)
     job, location = job_of(options, target_request, identity, rendezvous, os.environ)
     if target_request.dry_run:
-        print("\n".join(dry_run(job, options["out"])), flush=True)
+        print_dry_run(dry_run(job, options["out"]), job)
         return 0
     if conducts:
         os.environ.update(external_launcher.agent_environ(identity) | external_launcher.group_environ(identity))

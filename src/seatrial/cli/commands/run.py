@@ -32,6 +32,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.request.trial_request import job_of, request_of
     from seatrial.run import external_launcher
     from seatrial.run.handed_files import read_evidence
+    from seatrial.targets.registry import print_dry_run
     from seatrial.util.job_signals import ignore_those_for_ranks
     from seatrial.util.streams import print_status
 
@@ -49,7 +50,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     job, location = job_of(request, identity, rendezvous)
     handed = read_evidence(request.evidence if rendezvous is None or rendezvous.number == 0 else ())
     if request.target_request.dry_run:
-        print("\n".join(_dry_run(job, request.out, identity, rendezvous)), flush=True)
+        print_dry_run(_dry_run(job, request.out, identity, rendezvous), job)
         return 0
     if rendezvous is not None:
         os.environ.update(external_launcher.agent_environ(identity))

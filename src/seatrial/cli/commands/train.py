@@ -32,6 +32,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.environment.identity import identify
     from seatrial.request.training_request import resolve
     from seatrial.run.run_program import run_program
+    from seatrial.targets.registry import print_dry_run
     from seatrial.util.job_signals import ignore_those_for_ranks
     from seatrial.util.streams import print_status
 
@@ -41,7 +42,7 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
         print_status(f"seatrial: {identity.note}")
     request = resolve(options, identity, os.environ, debug=debug)
     if options["dry_run"]:
-        print("\n".join(request.dry_run()), flush=True)
+        print_dry_run(request.dry_run(), request.job)
         return 0
     if request.prints_summary:
         print_status(request.summary)

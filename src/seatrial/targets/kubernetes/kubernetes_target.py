@@ -450,6 +450,7 @@ def _target(kind: Kind) -> Target:
         resolve=_resolve,
         render=_render,
         dry_run_lines=_dry_run,
+        prints_token=True,
         conducts_remotely=True,
         submit_and_follow=_submit_and_follow,
     )
