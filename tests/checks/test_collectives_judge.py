@@ -248,6 +248,28 @@ def test_the_first_rank_alone_passes_no_limit_of_bandwidth(limit_gbps: float, is
     assert (absent == ()) == is_believed
 
 
+@pytest.mark.parametrize(
+    ("busbw", "time", "is_believed"),
+    [(1, 1, True), (0.6, 1 / 0.6, True), (1.9, 1 / 1.9, True), (100, 1, False), (0.01, 1, False), (100, 0.01, False),
+     (0.01, 100, False)],
+)  # fmt: skip
+@pytest.mark.parametrize("num_ranks", [2, 3, 8])
+def test_the_first_rank_alone_makes_no_bandwidth_for_limits(
+    num_ranks: int, busbw: float, time: float, is_believed: bool
+) -> None:
+    """Limits come from a run without one: its bandwidth fits its time, and its time those of the others."""
+    evidence = healthy(num_ranks)
+    factors = {"busbw": busbw, "time_us": time}
+    measurements = tuple(
+        replace(entry, value=entry.value * factors[entry.name])
+        if entry.name in factors and (entry.rank, entry.variant) == (0, "all_reduce")
+        else entry
+        for entry in evidence.measurements
+    )
+    ruling = CHECK.judge(replace(evidence, measurements=measurements), SMALL)
+    assert (ruling.absent == ()) == is_believed
+
+
 @pytest.mark.parametrize(("time_us", "is_believed"), [(5.0, True), (4.9, False), (0.001, False)])
 def test_the_first_rank_alone_passes_no_limit_of_latency(time_us: float, is_believed: bool) -> None:
     evidence = healthy(3)

@@ -377,14 +377,18 @@ def test_acceptance_demands_limits() -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e300, 10**299, 2e6])
 def test_a_speed_that_cannot_be_gives_no_limit(value: float) -> None:
-    """What a judge takes without a limit; from three runs it would also lower the limit to half of the lowest."""
+    with pytest.raises(RequestError, match=r"links.min_gbps: a rank of these runs reports .* no device"):
+        plan_text([between_nodes(40.0, 41.0), between_nodes(40.0, value)])
 
+
+@pytest.mark.parametrize("value", [float("inf"), 2e6, 1e-3])
+def test_a_bandwidth_that_contradicts_its_time_gives_no_limit(value: float) -> None:
     def claim(event: dict[str, Any]) -> None:
         for entry in event.get("measurements", ()):
             if (entry["check"], entry["name"]) == ("collectives", "busbw"):
                 entry["value"] = value
 
-    with pytest.raises(RequestError, match=r"collectives.min_busbw_gbps: a rank of these runs reports .* no device"):
+    with pytest.raises(RequestError, match="INCONCLUSIVE; limits come from runs that passed"):
         plan_text([recorded(), recorded(), recorded(change=claim)])
 
 

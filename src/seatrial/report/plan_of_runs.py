@@ -1,12 +1,16 @@
-"""A plan with limits from runs that passed: the lowest of each speed, less what such runs differ by."""
+"""A plan with limits from runs that passed: the lowest of each speed, less what such runs differ by.
+
+No single host of three or more decides a limit, since any of them may report whatever the judge believes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 
 from seatrial.checks import collectives, compute, registry
+from seatrial.checks.collectives.operations import busbw_gbps
 from seatrial.checks.links.fabrics import ranks_of_hosts
 from seatrial.checks.shared.facts import latest
 from seatrial.errors import RequestError
@@ -26,19 +30,30 @@ _MOST_SPEED = 1e6
 _LEAST_MARGIN = 0.1
 """The difference of a healthy device from one day to the next; more where the runs differ by more."""
 ENOUGH_RUNS = 3
-"""The fewest runs whose spread says something: the next of normal values is as far below two others as they lie apart
-once in 6 runs, below three once in 15, below five once in 67; of any other values below all n once in n + 1 at most.
+"""The fewest runs whose spread says something: the next of normal values is below two others by more than ``_spread``
+once in 6 runs, below three once in 11, below five once in 34; of any other values below all n once in n + 1 at most.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Value:
+    """A speed in one run, and the hosts whose word it is: both ends of a link."""
+
+    value: float
+    hosts: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Speed:
-    """One speed and the parameter that limits it."""
+    """One speed, the parameter that limits it, and its values by run."""
 
     check: str
     parameter: str
     words: str
-    values: tuple[float, ...]
+    runs: tuple[tuple[_Value, ...], ...]
+
+    def values(self) -> list[float]:
+        return [entry.value for run in self.runs for entry in run]
 
 
 def plan_text(conclusions: Sequence[Conclusion]) -> str:
@@ -52,7 +67,7 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
     lines = [
         "# Limits from runs that passed, written by seatrial plan from.",
         f"# Runs: {runs}",
-        *(f"# Warning: {warning}" for warning in _loads(conclusions)),
+        *(f"# Warning: {warning}" for warning in (*_loads(conclusions), *_lone_hosts(conclusions))),
         f"# Devices: {', '.join(_devices(first))}; ranks: {trial.world_size()}, nodes: {trial.num_nodes()}",
         f'level = "{level}"',
         "demands_limits = true",
@@ -85,13 +100,31 @@ def plan_text(conclusions: Sequence[Conclusion]) -> str:
 
 
 def warnings(conclusions: Sequence[Conclusion]) -> Iterator[str]:
-    """Yield why the limits from these runs may fail a healthy cluster: few runs, or others held the CPU."""
+    """Yield why these limits may fit the cluster badly: few runs, others held the CPU, or one host differs from all."""
     if len(conclusions) < ENOUGH_RUNS:
         runs = (
             "1 run shows no spread" if len(conclusions) == 1 else f"{len(conclusions)} runs show little of the spread"
         )
         yield f"{runs}: the next healthy run may miss these limits; give {ENOUGH_RUNS} runs or more, on idle nodes."
     yield from _loads(conclusions)
+    yield from _lone_hosts(conclusions)
+
+
+def _lone_hosts(conclusions: Sequence[Conclusion]) -> Iterator[str]:
+    """Yield the limits that the values of one host change by more than the least margin. Raises as ``plan_text``."""
+    for speed in _speeds(conclusions):
+        runs, is_majority = _without_lowest(speed.runs)
+        others = _limit_of(runs) if runs else 0.0
+        if _limit_of(speed.runs) < (1 - _LEAST_MARGIN) * others:
+            taken = (
+                f"the limit allows {_LEAST_MARGIN * 100:.0f} % for it, and a run with such values may miss it"
+                if is_majority
+                else "too few hosts are left to tell which one is right, so the limit is that of all"
+            )
+            yield (
+                f"{speed.check}.{speed.parameter}: the other hosts alone would give {others:.4g}, without the one with"
+                f" the lowest value; {taken}: look at that host."
+            )
 
 
 def _loads(conclusions: Sequence[Conclusion]) -> Iterator[str]:
@@ -162,21 +195,91 @@ def written_limits(conclusion: Conclusion) -> tuple[str, ...]:
 
 def _limit(speed: _Speed, num_runs: int, disturbed: int) -> tuple[float, str]:
     """Return the limit of a speed, and where it is from. ``disturbed``: runs whose ranks waited for the CPU."""
-    middle, low, high = median(speed.values), min(speed.values), max(speed.values)
-    # As far below the lowest value as all values lie apart: ENOUGH_RUNS says how often a healthy run is lower.
-    margin, spread = _LEAST_MARGIN * middle, high - low
-    less = f"{_LEAST_MARGIN * 100:.0f} % of the median" if spread <= margin else f"the spread {spread:.4g}"
-    limit = low - max(margin, spread)
-    if limit <= 0:
-        limit, less = low / 2, "half of it"
+    middle, low = _typical(speed.runs), min(speed.values())
+    margin, spread = _LEAST_MARGIN * middle, _spread(speed.runs)
+    limit = _limit_of(speed.runs)
+    less = "half of it" if low - max(margin, spread) <= 0 else f"the spread {spread:.4g}"
+    if spread <= margin:
+        less = f"{_LEAST_MARGIN * 100:.0f} % of the median"
+    others, is_majority = _without_lowest(speed.runs)
+    least = (1 - _LEAST_MARGIN) * _limit_of(others) if is_majority else limit
+    if least > limit:
+        limit, less = least, f"{low - least:.4g}, as the other hosts allow"
     many = "" if disturbed == num_runs else f", {disturbed} of them"
     loaded = f"{many} {DISTURBED_ORIGIN}" if disturbed else ""
     return limit, f"from {_runs(num_runs)}{loaded}: median {middle:.4g}, lowest {low:.4g} less {less}"
 
 
+def _limit_of(runs: Sequence[Sequence[_Value]]) -> float:
+    """Return the lowest value less the margin or the spread, or half of it where nothing would be left."""
+    low = min(entry.value for run in runs for entry in run)
+    limit = low - max(_LEAST_MARGIN * _typical(runs), _spread(runs))
+    return limit if limit > 0 else low / 2
+
+
+def _spread(runs: Sequence[Sequence[_Value]]) -> float:
+    """Return how far healthy values lie apart: twice from the typical to the lowest one, as in a symmetric spread.
+
+    The highest value is no part of it: whoever claims one would lower the limit of all. ENOUGH_RUNS says how often a
+    healthy run is lower than the lowest value by more.
+    """
+    return 2 * max(0.0, _typical(runs) - min(entry.value for run in runs for entry in run))
+
+
+def _typical(runs: Sequence[Sequence[_Value]]) -> float:
+    """Return the median of all runs, of each run the lowest of the medians without each host: none of them raises it.
+
+    Where a host has part in all values, as of two hosts with a link, it is the median of all values of the run.
+    """
+    return median(map(_typical_of_run, runs))
+
+
+def _typical_of_run(run: Sequence[_Value]) -> float:
+    ordered = sorted(run, key=lambda entry: entry.value)
+    places: dict[int, list[int]] = {}
+    for place, entry in enumerate(ordered):
+        for host in entry.hosts:
+            places.setdefault(host, []).append(place)
+    numbers = [entry.value for entry in ordered]
+    medians = []
+    for left_out in places.values():
+        if rest := len(ordered) - len(left_out):
+            medians.append(median(numbers[_place(left_out, half)] for half in ((rest - 1) // 2, rest // 2)))
+    return min(medians, default=median(numbers))
+
+
+def _place(left_out: Sequence[int], number: int) -> int:
+    """Return the place of the value with this number among those that are not left out."""
+    for place in left_out:
+        if place > number:
+            break
+        number += 1
+    return number
+
+
+def _without_lowest(runs: Sequence[Sequence[_Value]]) -> tuple[list[list[_Value]], bool]:
+    """Return the runs without the host of the lowest value of each, and whether no other host decides what is left.
+
+    Nothing where such a host has part in all values. It is another one in each run, since a host may be another node
+    in each. Of both ends of a link that one is left out without which the lowest value is the higher one.
+    """
+    without, is_majority = [], True
+    for run in runs:
+        lowest = min(run, key=lambda entry: entry.value)
+        rests = [[entry for entry in run if host not in entry.hosts] for host in lowest.hosts]
+        rests = [rest for rest in rests if rest]
+        if not rests:
+            return [], False
+        decided = [rest for rest in rests if not frozenset.intersection(*(entry.hosts for entry in rest))]
+        is_majority &= bool(decided)
+        without.append(max(decided or rests, key=lambda rest: min(entry.value for entry in rest)))
+    return without, is_majority
+
+
 def _comment(speed: _Speed, num_runs: int, limit: float) -> Iterator[str]:
-    middle, low, high = median(speed.values), min(speed.values), max(speed.values)
-    count = "1 value" if len(speed.values) == 1 else f"{len(speed.values)} values"
+    values = speed.values()
+    middle, low, high = _typical(speed.runs), min(values), max(values)
+    count = "1 value" if len(values) == 1 else f"{len(values)} values"
     runs = "1 run, no spread between runs" if num_runs == 1 else _runs(num_runs)
     yield (
         f"# {speed.words}: median {middle:.4g}, {low:.4g} to {high:.4g} over {count}, {runs};"
@@ -262,31 +365,40 @@ def _speeds(conclusions: Sequence[Conclusion]) -> Iterator[_Speed]:
         ("links", "min_gbps", "GB/s between nodes"),
         ("collectives", "min_busbw_gbps", "GB/s, bus bandwidth of the largest all_reduce"),
     ):
-        values = [value for conclusion in conclusions for value in _values(conclusion, check, parameter)]
-        if impossible := [value for value in values if not value <= _MOST_SPEED]:
+        by_run = [tuple(_values(conclusion, check, parameter)) for conclusion in conclusions]
+        speed = _Speed(check=check, parameter=parameter, words=words, runs=tuple(filter(None, by_run)))
+        if impossible := [value for value in speed.values() if not value <= _MOST_SPEED]:
             raise RequestError(
                 f"{check}.{parameter}: a rank of these runs reports {format_number(impossible[0])} {words}, which no"
                 " device reaches; repeat that run without its node."
             )
-        if values:
-            yield _Speed(check=check, parameter=parameter, words=words, values=tuple(values))
+        if speed.runs:
+            yield speed
 
 
-def _values(conclusion: Conclusion, check: str, parameter: str) -> Iterator[float]:
+def _values(conclusion: Conclusion, check: str, parameter: str) -> Iterator[_Value]:
+    hosts = ranks_of_hosts(evidence_of(conclusion.trial, check)).items()
+    host_of: dict[int | None, int] = {rank: host for host, ranks in hosts for rank in ranks}
     measurements = latest(conclusion.trial.measurements)
     if check == "links" and "links" in conclusion.rulings:
         # Of a link measured in several rounds, those with the fewest transfers at once.
         measurements = tuple(entry.measurement for entry in conclusion.rulings["links"].judged)
-    is_limited = _limited(conclusion, parameter)
+    is_limited = _limited(conclusion, parameter, host_of)
     for measurement in measurements:
         # The links check measures in rounds, each of them a stage.
         stage = measurement.stage if check == "links" else "measure"
         is_first = (measurement.check, measurement.generation, measurement.stage) == (check, 0, stage)
         if is_first and not measurement.value <= 0 and is_limited(measurement):
-            yield measurement.value
+            value = measurement.value
+            if parameter == "min_busbw_gbps":
+                value = busbw_gbps(measurement.size_bytes or 0, value, conclusion.trial.world_size())
+            ends = [rank for rank in (measurement.rank, measurement.peer) if rank in host_of]
+            yield _Value(value=value, hosts=frozenset(host_of[rank] for rank in ends))
 
 
-def _limited(conclusion: Conclusion, parameter: str) -> Callable[[Measurement], bool]:
+def _limited(
+    conclusion: Conclusion, parameter: str, host_of: Mapping[int | None, int]
+) -> Callable[[Measurement], bool]:
     """Return the function that tells whether the parameter is the limit of a measurement."""
     trial = conclusion.trial
     plan = Plan.from_json(trial.plan)
@@ -298,12 +410,9 @@ def _limited(conclusion: Conclusion, parameter: str) -> Callable[[Measurement], 
         return lambda measurement: measurement.name == "copy_gbps" and is_inside == (measurement.variant == "device")
     if parameter == "min_busbw_gbps":
         largest = plan.params("collectives", collectives.params.Params).sizes(trial.device_type)[-1]
-        limited = ("busbw", "all_reduce", largest, min(trial.ranks, default=None))
-        return lambda measurement: (
-            (measurement.name, measurement.variant, measurement.size_bytes, measurement.rank) == limited
-        )
-    hosts = ranks_of_hosts(evidence_of(trial, "links")).items()
-    host_of: dict[int | None, int] = {rank: host for host, ranks in hosts for rank in ranks}
+        # The first rank alone reports the bandwidth: the times of all ranks tell it as well.
+        limited = ("time_us", "all_reduce", largest)
+        return lambda measurement: (measurement.name, measurement.variant, measurement.size_bytes) == limited
     return lambda measurement: (
         measurement.name == "gbps" and len({host_of.get(measurement.rank), host_of.get(measurement.peer)} - {None}) > 1
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from seatrial.checks.collectives.operations import DIRECT, OPERATIONS, array_sizes, busbw_factor
+from seatrial.checks.collectives.operations import DIRECT, OPERATIONS, array_sizes, busbw_gbps
 from seatrial.checks.collectives.params import Params
 from seatrial.checks.collectives.rules import WRONG_ELEMENTS, busbw_rule, latency_rule
 from seatrial.checks.shared.asked_rounds import is_rounds, judge_rounds
@@ -17,7 +16,7 @@ from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, l
 from seatrial.checks.shared.host_activity import is_contention, load_of_others
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
-from seatrial.evidence.measurement import Fact
+from seatrial.evidence.measurement import Fact, Measurement
 from seatrial.evidence.statistics import VOTING_HOSTS, fleet_effect, host_median
 from seatrial.util.text import format_size, named_ranks
 
@@ -68,7 +67,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     right = {(entry.measurement.rank, entry.measurement.variant) for entry in values if entry.passed}
     limits = list(_judge_limits(evidence, params))
     load = load_of_others(evidence)
-    unlike = list(_unlike_others(evidence, limits))
+    unlike = list(_unlike_others(evidence, limits, params))
     unsure = [entry for entry in limits if load and not entry.passed]
     limits = [entry for entry in limits if entry not in unsure]
     slow = [_slow(evidence, entry) for entry in limits if not entry.passed]
@@ -151,17 +150,30 @@ def _judge_limits(evidence: Evidence, params: Params) -> Iterator[Judged]:
                 yield rule.judge(measurement)
 
 
-def _unlike_others(evidence: Evidence, limits: Iterable[Judged]) -> Iterator[str]:
-    """Yield what is absent where the first rank, which alone reports the bandwidth, has far less time than most."""
+def _unlike_others(evidence: Evidence, limits: Iterable[Judged], params: Params) -> Iterator[str]:
+    """Yield what is absent where the first rank, which alone reports the bandwidth, has far less time than most.
+
+    Without a limit also where it has far more: limits may come from such a run.
+    """
     first, hosts = min(evidence.ranks, default=0), evidence.hosts()
-    for entry, limit in ((entry.measurement, entry.limit) for entry in limits if entry.passed):
+    claims: list[tuple[Measurement, float | None]] = [
+        (entry.measurement, entry.limit.value) for entry in limits if entry.passed
+    ]
+    if busbw_rule(params).value is None:
+        largest = ("busbw", "all_reduce", params.sizes(evidence.device_type)[-1], first)
+        claims += [(e, None) for e in evidence.measurements if (e.name, e.variant, e.size_bytes, e.rank) == largest]
+    for entry, limit in claims:
         size = entry.size_bytes or 0
         times = {
             other.rank: other.value
             for other in evidence.measurements
             if (other.name, other.variant, other.size_bytes) == ("time_us", "all_reduce", size) and other.rank in hosts
         }
-        if entry.name == "busbw" and not entry.value <= _busbw_gbps(evidence, size, times.get(first)) * (1 + _ROUNDING):
+        if limit is None and first not in times:
+            continue  # its time is absent
+        own = busbw_gbps(size, times.get(first), len(evidence.ranks))
+        is_less = limit is None and entry.value < own * (1 - _ROUNDING)
+        if entry.name == "busbw" and (is_less or not entry.value <= own * (1 + _ROUNDING)):
             yield f"a busbw of all_reduce of {format_size(size)} that fits the time that rank {first} reports with it"
             continue
         # Each of several hosts has one vote, that of the first rank too: one other host alone cannot contradict it. Of
@@ -174,22 +186,17 @@ def _unlike_others(evidence: Evidence, limits: Iterable[Judged]) -> Iterator[str
             if value > 0 and (several or (hosts[rank] != hosts[first] if elsewhere else rank != first))
         }
         usual = host_median(voters, hosts, low=True) if voters else 0.0
-        if entry.name == "busbw":
-            fits = not _busbw_gbps(evidence, size, usual) < limit.value * (1 - fleet_effect(evidence.device_type))
+        if entry.name == "busbw" and limit is not None:
+            usual_gbps = busbw_gbps(size, usual, len(evidence.ranks))
+            fits = not usual_gbps < limit * (1 - fleet_effect(evidence.device_type))
         else:
             fits = usual <= _MOST_TIMES * times.get(first, 0.0)
+            fits = fits and (limit is not None or not voters or times[first] <= _MOST_TIMES * usual)
         if not fits:
             yield (
                 f"a time of all_reduce of {format_size(size)} that fits the others: rank {first} reports"
                 f" {times.get(first, 0.0):.3g} us, and most other ranks {usual:.3g} us"
             )
-
-
-def _busbw_gbps(evidence: Evidence, size_bytes: int, time_us: float | None) -> float:
-    """Return the bus bandwidth (GB/s) of an all_reduce that takes so long; NaN without a time."""
-    if not time_us or not 0 < time_us < math.inf:
-        return math.nan
-    return size_bytes * busbw_factor("all_reduce", len(evidence.ranks)) / (time_us * 1e3)
 
 
 def _slow(evidence: Evidence, entry: Judged) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "barrier")
@@ -19,6 +20,13 @@ def busbw_factor(operation: str, world_size: int) -> float:
     """Return busbw / algbw, the share of the full array that each link must carry (nccl-tests, doc/PERFORMANCE.md)."""
     others = (world_size - 1) / world_size
     return 2 * others if operation == "all_reduce" else others if operation in _DIVIDED else 1.0
+
+
+def busbw_gbps(size_bytes: int, time_us: float | None, world_size: int) -> float:
+    """Return the bus bandwidth (GB/s) of an all_reduce that takes so long; NaN without a time."""
+    if not time_us or not 0 < time_us < math.inf:
+        return math.nan
+    return size_bytes * busbw_factor("all_reduce", world_size) / (time_us * 1e3)
 
 
 def array_sizes(operation: str, wanted: tuple[int, ...], world_size: int) -> tuple[int, ...]:
