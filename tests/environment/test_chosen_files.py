@@ -110,10 +110,10 @@ def test_a_private_file_where_others_can_write_stays(mode: int, is_ours: bool, h
 
 @pytest.mark.parametrize("mode", [0o1777, 0o777])
 def test_nobody_else_gets_to_a_folder_in_a_home(mode: int, home: Path, place: Path) -> None:
-    below = _folder(home / "work", mode)
+    below = _folder(home / "code", mode)
     _put(below / "train.py", 0o600)
     _put(below / "link.py", leads_to=home / "key")
-    for path in ("train.py", "link.py", "../work/train.py"):
+    for path in ("train.py", "link.py", "../code/train.py"):
         assert refusal(below, path) == ""
     home.chmod(0o711)
     assert f"other users can write to {below}, and not all" in refusal(below, "train.py")

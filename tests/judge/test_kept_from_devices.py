@@ -268,7 +268,7 @@ def test_a_later_phase_is_told_from_an_earlier_one(phase: str, later: str, is_na
 
 
 def test_phases_are_compared_once_however_many_ranks_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The errors of 4,095 of 4,096 ranks took minutes: each was compared with the phases of all ranks."""
+    """The errors of 4,095 of 4,096 ranks took a minute: each was compared with the phases of all ranks."""
     compared = list[tuple[str, str]]()
     is_later = kept_from_devices._is_later
 
