@@ -292,8 +292,12 @@ def test_different_models_are_not_compared() -> None:
         1: RankRecord(rank=1, node="n1", node_rank=1, local_rank=0, device="other", kind="other"),
     }
     both = Evidence(ranks=mixed, asked=(0, 1), measurements=fleet.measurements, facts=(), device_type="cuda")
-    assert CHECK.judge(both, ONE).findings == ()
+    ruling = CHECK.judge(both, ONE)
+    assert ruling.findings == ()
+    assert len(ruling.unjudged) == 2
+    assert all("no other host says" in each for each in ruling.unjudged)
     assert suspects(fleet, ONE) == (0, 1)
+    assert CHECK.judge(both, replace(ONE, min_tflops=300.0)).unjudged == ()
 
 
 def test_missing_measurements_are_absent() -> None:

@@ -1,4 +1,4 @@
-"""Comparisons of a fleet: of two hosts, either of which may lie, the ranks of each with one another first."""
+"""Comparisons of a fleet in which any one host may lie, also about whether it belongs to the fleet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from functools import partial
 from seatrial.evidence.findings import Limit
 from seatrial.evidence.measurement import Measurement
 from seatrial.evidence.statistics import (
+    CONTESTED_EFFECT,
     FEW,
+    MOST_CONTESTING,
     FleetRates,
     FleetRuling,
     fleet_effect,
@@ -22,7 +24,11 @@ from seatrial.evidence.statistics import (
 
 
 def judge_fleets(
-    values: Mapping[int, float], judge: Callable[..., FleetRuling], hosts: Mapping[int, str] | None = None
+    values: Mapping[int, float],
+    judge: Callable[..., FleetRuling],
+    hosts: Mapping[int, str] | None = None,
+    *,
+    all_hosts: Collection[str] = (),
 ) -> tuple[FleetRuling, ...]:
     """Compare every rank with its fleet, of two hosts with the other ranks of its host first.
 
@@ -33,13 +39,85 @@ def judge_fleets(
     - Where values lie far apart and no host has more ranks than the other one, none is an outlier by the word of the
       other host, and lies ``apart``.
 
+    Where further hosts say that they belong to other fleets, one of them may belong to this one, and one of this one to
+    another: a rank lies ``apart`` that one more host like one of these, or of two hosts or three ranks one host less,
+    makes an outlier or not.
+
     Each rank is judged in one of the rulings.
 
     Args:
         values: rate or time by rank.
         judge: ``judge_fleet`` with all its arguments but these.
         hosts: as for ``judge_fleet``; without it each rank counts as one host.
+        all_hosts: the hosts of all fleets: which of them a host belongs to, it says itself.
     """
+    rulings = _compare(values, judge, hosts)
+    if hosts is None:
+        return rulings
+    names = sorted({hosts[rank] for rank in values})
+    if not {*all_hosts} - {*names} or len(names) > MOST_CONTESTING:
+        return rulings
+    doubted = _by_group(values, judge, hosts, rulings, names)
+    rest = [_without(ruling, doubted) for ruling in rulings if {*ruling.ranks} - doubted.keys()]
+    if doubted:
+        whole = judge(values, hosts=hosts)
+        apart = replace(_without(whole, {}), ranks=_of(whole, doubted), outliers=(), contested={}, apart=doubted)
+        rest.append(replace(apart, limit=None, depends_on_group=True))
+    return tuple(replace(ruling, is_only_host=len(names) == 1) for ruling in rest)
+
+
+def _without(ruling: FleetRuling, doubted: Mapping[int, float]) -> FleetRuling:
+    """Return the ruling about the other ranks. None of the doubted ones is a rank to compare with."""
+    return replace(
+        ruling,
+        ranks=tuple(rank for rank in ruling.ranks if rank not in doubted),
+        peers=tuple(rank for rank in ruling.peers if rank not in doubted),
+        outliers=tuple(rank for rank in ruling.outliers if rank not in doubted),
+        contested={rank: contest for rank, contest in ruling.contested.items() if rank not in doubted},
+        apart={rank: limit for rank, limit in ruling.apart.items() if rank not in doubted},
+    )
+
+
+def _by_group(
+    values: Mapping[int, float],
+    judge: Callable[..., FleetRuling],
+    hosts: Mapping[int, str],
+    rulings: Iterable[FleetRuling],
+    names: Collection[str],
+) -> dict[int, float]:
+    """Return the ranks that are outliers, or are not, by the group that one other host says it is in, with the limit.
+
+    A host that left may be like any of those that remain. One that joined is one of many, unless these are two, or the
+    best of three ranks is the limit.
+    """
+    slow = {
+        rank: ruling.limit
+        for ruling in rulings
+        for rank in ruling.outliers
+        if ruling.limit is not None and is_measured(values[rank])
+    }
+    known = {rank for ruling in rulings for rank in (*ruling.outliers, *ruling.apart, *ruling.contested)}
+    doubted: dict[int, float] = {}
+    for name in names:
+        own = {rank: value for rank, value in values.items() if hosts[rank] == name}
+        if slow and (len(names) == 2 or len(values) <= FEW):
+            others = {rank: value for rank, value in values.items() if rank not in own}
+            still = {rank for ruling in _compare(others, judge, hosts) for rank in ruling.outliers} if others else {*()}
+            doubted |= {rank: limit for rank, limit in slow.items() if rank in others and rank not in still}
+        copies = {-1 - rank: value for rank, value in own.items()}
+        for ruling in _compare({**values, **copies}, judge, {**hosts, **dict.fromkeys(copies, f"another {name}")}):
+            missed = {} if ruling.limit is None else dict.fromkeys(ruling.outliers, ruling.limit)
+            doubted |= {
+                rank: limit
+                for rank, limit in (missed | {**ruling.apart}).items()
+                if rank in values and rank not in known and abs(values[rank] / ruling.reference - 1) > CONTESTED_EFFECT
+            }
+    return doubted
+
+
+def _compare(
+    values: Mapping[int, float], judge: Callable[..., FleetRuling], hosts: Mapping[int, str] | None
+) -> tuple[FleetRuling, ...]:
     whole = judge(values, hosts=hosts)
     by_host: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for rank, value in values.items():
@@ -85,6 +163,7 @@ def compare_rates(
     ceiling: Limit | None = None,
     best_known: float = math.inf,
     hosts: Mapping[int, str] | None = None,
+    all_hosts: Collection[str] = (),
     nodes: Mapping[int, int] | None = None,
     share_cores: bool = False,
 ) -> tuple[FleetRates, ...]:
@@ -102,6 +181,7 @@ def compare_rates(
         ceiling: the rate that no device reaches.
         best_known: as for ``judge_fleet``.
         hosts: as for ``judge_fleets`` and ``reference_ranks``; without it each rank counts as one host.
+        all_hosts: as for ``judge_fleets``.
         nodes: as for ``reference_ranks``.
         share_cores: as for ``judge_fleet``.
     """
@@ -123,7 +203,7 @@ def compare_rates(
         best_known=best_known,
         share_cores=share_cores,
     )
-    fleets = judge_fleets(values, judge, hosts)
+    fleets = judge_fleets(values, judge, hosts, all_hosts=all_hosts)
     return tuple(
         FleetRates(
             first={rank: stages["measure"][rank] for rank in fleet.peers},

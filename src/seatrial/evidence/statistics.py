@@ -28,12 +28,12 @@ _SIGMAS = 6
 _RATIO = {"cuda": 1.2, "cpu": 2.0}
 _EFFECT = {"cuda": 0.05, "cpu": 0.30}
 _COPIES_EFFECT = 0.10
-_CONTESTED_EFFECT = 0.10
+CONTESTED_EFFECT = 0.10
 """Devices of one model differ by less, also where a few of them make the median and MAD uncertain."""
 _MANY = 4
 """Where more than a quarter of the values are beyond the ratio and within the spread, a cause that they share is
 likelier than as many faults: the wiring of a host, a socket."""
-_MOST_CONTESTING = 16
+MOST_CONTESTING = 16
 """Hosts, up to which each is left out once: of more of them one moves the median and MAD by little."""
 _FEW_HOSTS = 6
 """Up to this many hosts the MAD of the others is uncertain: differences between healthy ones hide a slow one."""
@@ -69,6 +69,10 @@ class FleetRuling:
     apart: Mapping[int, float] = field(default_factory=dict)
     """Rank -> the limit that it missed: beyond the ratio, but so are many, or only one other host, which may lie, says
     so."""
+    depends_on_group: bool = False
+    """The limits in ``apart`` are missed, or are not, by the group of devices that one other host says it is in."""
+    is_only_host: bool = False
+    """Other hosts of the trial say that they are in other groups, and no other one is in this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,13 +350,13 @@ def _contested(
     by_host: defaultdict[str, list[float]] = defaultdict(list)
     for rank, value in values.items():
         by_host[hosts[rank]].append(value)
-    if not VOTING_HOSTS <= len(by_host) <= _MOST_CONTESTING or len(values) <= FEW:
+    if not VOTING_HOSTS <= len(by_host) <= MOST_CONTESTING or len(values) <= FEW:
         return {}
     found: dict[int, Contest] = {}
     tighter = max if high else min
     for name in sorted(by_host):
         rest = {rank: value for rank, value in values.items() if hosts[rank] != name}
-        effect = max(_EFFECT[kind], _CONTESTED_EFFECT)
+        effect = max(_EFFECT[kind], CONTESTED_EFFECT)
         spread = _spread(rest, hosts, effect, high, kind)
         limit = tighter(spread.limit, spread.farthest)
         if len(by_host) <= _FEW_HOSTS:

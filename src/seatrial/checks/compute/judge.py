@@ -144,6 +144,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
         if is_speed and measurement.rank is not None and measurement.rank in evidence.ranks:
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
     hosts, nodes = evidence.hosts(), evidence.node_numbers()
+    all_hosts = {hosts[measurement.rank or 0] for group in groups.values() for measurement in group}
     for (device, dtype), measurements in sorted(groups.items()):
         own = tuple(_own_limits(params, evidence.device_type, device, dtype))
         spec = find(device)
@@ -154,6 +155,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             ceiling=ceiling(device),
             best_known=math.inf if spec is None else spec.attainable_tflops.get(dtype, math.inf),
             hosts=hosts,
+            all_hosts=all_hosts,
             nodes=nodes,
             share_cores=evidence.device_type == "cpu",
         ):

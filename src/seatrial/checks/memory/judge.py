@@ -244,6 +244,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
         if is_speed and measurement.rank is not None and measurement.rank in evidence.ranks:
             groups.setdefault((evidence.ranks[measurement.rank].device, measurement.variant), []).append(measurement)
     hosts, nodes = evidence.hosts(), evidence.node_numbers()
+    all_hosts = {hosts[measurement.rank or 0] for group in groups.values() for measurement in group}
     for (device, kind), measurements in sorted(groups.items()):
         rule = user_copy_rule(params, kind)
         own = () if rule.value is None else (rule.limit(),)
@@ -254,6 +255,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             copies=True,
             ceiling=copy_ceiling(),
             hosts=hosts,
+            all_hosts=all_hosts,
             nodes=nodes,
             share_cores=evidence.device_type == "cpu",
         ):

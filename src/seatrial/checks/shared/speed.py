@@ -51,6 +51,9 @@ class SpeedWords:
     """A rank that it is compared with: ``rank 1``, ``rank 1 on gpu-0``."""
     culprit: Callable[[int], Culprit]
     """The culprit of a finding about the rank."""
+    group: str = "device model"
+    """The property that all compared devices have, by the word of their hosts. Empty: the check says itself which
+    comparisons that leaves open."""
     activity: Callable[[int], tuple[str, ...]] = lambda rank: ()
     """Lines about other activity on the host of a slow rank; default: none."""
 
@@ -152,9 +155,23 @@ def _contested(rates: FleetRates, words: SpeedWords, starved: Mapping[int, float
 def _apart(rates: FleetRates, words: SpeedWords, starved: Mapping[int, float]) -> Iterator[str]:
     """Yield the ranks that are slower than others, alone, too, as many are, or by the word of one other host alone."""
     apart = [rank for rank, limit in sorted(rates.apart.items()) if not rates.is_fast_alone(rank, limit, starved)]
-    if apart:
+    why = by_group(words.group) if rates.fleet.depends_on_group else f"the values {TOO_FAR_APART}"
+    if apart and (words.group or not rates.fleet.depends_on_group):
         subjects = and_list([words.subject(rank) for rank in apart])
-        yield f"{words.measurement} of {subjects} and the others: the values {TOO_FAR_APART}"
+        yield f"{words.measurement} of {subjects} and the others: {why}"
+    if words.group and rates.fleet.is_only_host and not rates.limits:
+        yield only_host(words.measurement, [words.subject(rank) for rank in rates.ranks], words.group)
+
+
+def by_group(group: str) -> str:
+    """Return why it is not known who is slow, where one host less, or more, in a group makes the difference."""
+    return f"who is slow depends on the {group} that one host says it has"
+
+
+def only_host(measurement: str, subjects: Sequence[str], group: str) -> str:
+    """Return what was not judged where all of one device model are on one host, and other hosts name other models."""
+    named = f"{subjects[0]} and the {len(subjects) - 1} others of its host" if len(subjects) > 3 else and_list(subjects)
+    return f"{measurement} of {named}: no other host says that it has the same {group} to compare with"
 
 
 def _impossible(measurement: Measurement, ceiling: Limit, words: SpeedWords) -> str:

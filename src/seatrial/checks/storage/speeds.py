@@ -116,10 +116,13 @@ def compared_rates(evidence: Evidence) -> Iterator[tuple[str, str, FleetRates]]:
             if measurement.rank is not None:
                 rate = _appends_per_second(measurement) if name == "fsync_ms" else measurement
                 groups.setdefault(kinds.get(measurement.rank, ""), []).append(rate)
+        all_hosts = {hosts[measurement.rank or 0] for group in groups.values() for measurement in group}
         for _, group in sorted(groups.items()):
             # Rates of fsync are capped already.
             ceiling = None if name == "fsync_ms" else copy_ceiling()
-            for rates in compare_rates(group, limits=(), device_type="cpu", ceiling=ceiling, hosts=hosts):
+            for rates in compare_rates(
+                group, limits=(), device_type="cpu", ceiling=ceiling, hosts=hosts, all_hosts=all_hosts
+            ):
                 yield name, variant, rates
 
 
@@ -192,4 +195,5 @@ def _words(evidence: Evidence, name: str, variant: str) -> SpeedWords:
         subject=lambda rank: f"node {evidence.ranks[rank].node}",
         other=short_names(evidence.ranks),
         culprit=lambda rank: node_culprit(evidence, (evidence.ranks[rank].node,)),
+        group="",
     )

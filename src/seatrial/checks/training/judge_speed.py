@@ -9,7 +9,7 @@ from functools import partial
 
 from seatrial.checks.shared.culprits import rank_culprit
 from seatrial.checks.shared.host_activity import activity_lines
-from seatrial.checks.shared.speed import CPU_SHARE, TOO_FAR_APART, incomparable
+from seatrial.checks.shared.speed import CPU_SHARE, TOO_FAR_APART, by_group, incomparable, only_host
 from seatrial.checks.training.judge_held_up import held_up
 from seatrial.checks.training.readings import by_rank
 from seatrial.evidence.evidence import Evidence, short_names
@@ -108,8 +108,8 @@ def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
     for device in sorted({evidence.ranks[rank].device for rank in first}):
         same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
         values = {rank: measurement.value for rank, measurement in same_device.items()}
-        for ruling in judge_fleets(values, judge, hosts):
-            if ruling.limit is not None or ruling.apart:
+        for ruling in judge_fleets(values, judge, hosts, all_hosts={hosts[rank] for rank in first}):
+            if ruling.limit is not None or ruling.apart or ruling.is_only_host:
                 yield ComputeFleet(
                     first=same_device,
                     again=again,
@@ -152,8 +152,12 @@ def _judge_doubted(fleet: ComputeFleet, starved: Mapping[int, float]) -> Ruling:
     slow = [rank for rank, limit_s in fleet.doubted().items() if not fleet.is_fast_alone(rank, limit_s, starved)]
     apart = [f"rank {rank}" for rank in sorted(fleet.ruling.apart) if rank in slow]
     contested = [(rank, fleet.ruling.contested[rank]) for rank in sorted(fleet.ruling.contested) if rank in slow]
+    why = by_group("device model") if fleet.ruling.depends_on_group else f"the values {TOO_FAR_APART}"
+    unjudged = [f"compute_s of {and_list(apart)} and the others: {why}"] if apart else []
+    if fleet.ruling.is_only_host:
+        unjudged.append(only_host("compute_s", [f"rank {rank}" for rank in fleet.ruling.ranks], "device model"))
     return Ruling(
-        unjudged=(f"compute_s of {and_list(apart)} and the others: the values {TOO_FAR_APART}",) if apart else (),
+        unjudged=tuple(unjudged),
         absent=tuple(
             f"compute_s of rank {rank} compared without host {contest.host}: {fleet.first[rank].value * 1e3:.3g} ms"
             f" would then be above the limit {contest.limit * 1e3:.3g} ms"
