@@ -19,6 +19,8 @@ from checks.test_storage_judge import fleet as storage_fleet
 from fuzz.test_fuzz_judges import Scene, scene_of
 
 from seatrial.checks import registry
+from seatrial.checks.storage.forms import FORMS
+from seatrial.checks.training.judge_data import is_data
 from seatrial.devices.plain_json import to_json
 from seatrial.devices.state import NodeState, NodeWindow
 from seatrial.evidence.evidence import Evidence
@@ -134,3 +136,11 @@ def _one_of_each_name(evidence: Evidence) -> Iterator[tuple[int, Fact]]:
 def _with(evidence: Evidence, number: int, value: Any) -> Evidence:
     spoiled = replace(evidence.facts[number], value=value)
     return replace(evidence, facts=(*evidence.facts[:number], spoiled, *evidence.facts[number + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("places", "readable"), [(["a"] * 100, True), (None, True), (["a"] * 1001, False), ([1], False)]
+)
+def test_no_more_places_are_read_than_a_way_has(places: object, readable: bool) -> None:
+    assert FORMS["way"]({"folder": "/ckpt", "places": places}) is readable
+    assert is_data({"fault": "", "digest": "d", "places": places}) is readable

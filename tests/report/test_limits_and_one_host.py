@@ -12,6 +12,7 @@ import pytest
 from report.test_plan_of_runs import plan, recorded
 
 from seatrial.checks.collectives.operations import busbw_factor
+from seatrial.errors import RequestError
 from seatrial.evidence.evidence import RankRecord
 from seatrial.evidence.findings import Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
@@ -101,6 +102,12 @@ def test_a_host_that_alone_changes_a_limit_is_said(num_hosts: int, words: str) -
     assert words in said
     assert f"# Warning: {said}" in plan_text(one_low)
     assert not list(warnings([run("min_tflops", num_hosts, lambda rank: 0.95 if rank == 1 else 1.0)] * 3))
+
+
+@pytest.mark.parametrize("speed", [1e-306, 1e12])
+def test_a_speed_that_cannot_be_is_refused(speed: float) -> None:
+    with pytest.raises(RequestError, match="which no device has; repeat that run without its node"):
+        plan_text([run("min_busbw_gbps", 3, lambda rank: 1.0 if rank < 2 else speed)])
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2, 4])

@@ -1,6 +1,7 @@
 """A plan with limits from runs that passed: the lowest of each speed, less what such runs differ by.
 
-No single host of three or more decides a limit, since any of them may report whatever the judge believes.
+No single host of three or more decides a limit by what it says, since any of them may report whatever the judge
+believes. One that holds up what all ranks do together lowers the bandwidth of all, as in the runs themselves.
 """
 
 from __future__ import annotations
@@ -367,10 +368,10 @@ def _speeds(conclusions: Sequence[Conclusion]) -> Iterator[_Speed]:
     ):
         by_run = [tuple(_values(conclusion, check, parameter)) for conclusion in conclusions]
         speed = _Speed(check=check, parameter=parameter, words=words, runs=tuple(filter(None, by_run)))
-        if impossible := [value for value in speed.values() if not value <= _MOST_SPEED]:
+        if impossible := [value for value in speed.values() if not 0 < value <= _MOST_SPEED]:
             raise RequestError(
                 f"{check}.{parameter}: a rank of these runs reports {format_number(impossible[0])} {words}, which no"
-                " device reaches; repeat that run without its node."
+                " device has; repeat that run without its node."
             )
         if speed.runs:
             yield speed

@@ -6,6 +6,16 @@ from collections.abc import Collection, Iterable
 
 from seatrial.evidence.evidence import Evidence
 
+_MOST_PLACES = 1000
+"""More than ``probe.file_system.own_places`` returns."""
+
+
+def is_places(value: object) -> bool:
+    """Return whether a rank may have sent this as the places on its way: strings of a number that can be, or None."""
+    if not isinstance(value, list):
+        return value is None
+    return len(value) <= _MOST_PLACES and all(isinstance(place, str) for place in value)
+
 
 def common_places(evidence: Evidence, ways: Iterable[tuple[int, Collection[str] | None]]) -> frozenset[str]:
     """Return the places that ranks of several machines met on their ways to folders.

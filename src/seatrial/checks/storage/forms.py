@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from seatrial.checks.shared.common_places import is_places
 from seatrial.checks.shared.facts import has_fields
 
 _NUMBER = (int, float)
@@ -34,9 +35,7 @@ def _is_ranges(value: Any) -> bool:
 
 
 def _is_way(value: Any) -> bool:
-    return has_fields(value, folder=str, places=(list, type(None))) and all(
-        isinstance(place, str) for place in value["places"] or ()
-    )
+    return has_fields(value, folder=str, places=(list, type(None))) and is_places(value["places"])
 
 
 FORMS: Mapping[str, Callable[[Any], bool]] = {

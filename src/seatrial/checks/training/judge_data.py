@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from seatrial.checks.shared.common_places import common_places
+from seatrial.checks.shared.common_places import common_places, is_places
 from seatrial.checks.training.judge_recipe import is_images
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import NOBODY, Culprit, Finding, Ruling
@@ -139,10 +139,8 @@ def is_data(value: object) -> bool:
     places."""
     if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in ("fault", "digest")):
         return False
-    places, images = value.get("places"), value.get("images", [])
-    if images != [] and not is_images(images):
-        return False
-    return places is None or (isinstance(places, list) and all(isinstance(place, str) for place in places))
+    images = value.get("images", [])
+    return (images == [] or is_images(images)) and is_places(value.get("places"))
 
 
 def _names(evidence: Evidence, nodes: Iterable[int]) -> str:
