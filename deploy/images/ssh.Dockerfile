@@ -16,7 +16,9 @@ RUN apt-get update -q \
     && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_*
 # Root's number stays outside: nothing here runs as root.
 RUN [ "${TRIAL_UID}" -gt 0 ] || TRIAL_UID=10001; \
-    useradd --create-home --non-unique --no-log-init --uid "${TRIAL_UID}" --shell /bin/bash trial
+    useradd --create-home --non-unique --no-log-init --uid "${TRIAL_UID}" --shell /bin/bash trial \
+    # So it is with keys that a new home begins with.
+    && rm -rf /home/trial/.ssh
 COPY --chmod=0555 sshd.py /usr/local/bin/trial-sshd
 USER trial
 # The base may have an account of the same number, whose home would be taken.

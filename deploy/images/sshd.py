@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import pwd
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,13 @@ from pathlib import Path
 
 _SET_AT_LOGIN = {"HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"}
 """Variables that sshd or the shell sets itself."""
+_ACCOUNT = "trial"
 _SETTINGS = {
     "PidFile": "none",
     "UsePAM": "no",
+    # An sshd without root lets in each account of its own number, and the base image may have another one with keys.
+    "AllowUsers": _ACCOUNT,
+    "AuthenticationMethods": "publickey",
     "PasswordAuthentication": "no",
     "KbdInteractiveAuthentication": "no",
     "AllowTcpForwarding": "no",
@@ -37,11 +42,18 @@ def main() -> None:
     arguments = _arguments()
     # The sshd of a user cannot log in root, and nothing here needs root.
     if os.geteuid() == 0:
-        sys.exit("trial-sshd: do not run it as root; leave --user out, or name another user.")
+        sys.exit("trial-sshd: do not run it as root; leave --user out.")
     sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
-    if sshd is None:
-        sys.exit("trial-sshd: there is no sshd in this image; build it with deploy/images/ssh.Dockerfile.")
-    folder = Path.home() / ".ssh"
+    account = next((each for each in pwd.getpwall() if each.pw_name == _ACCOUNT), None)
+    if sshd is None or account is None:
+        lacking = "sshd" if sshd is None else f"account {_ACCOUNT}"
+        sys.exit(f"trial-sshd: there is no {lacking} in this image; build it with deploy/images/ssh.Dockerfile.")
+    if os.geteuid() != account.pw_uid:
+        sys.exit(
+            f"trial-sshd: it runs as user {os.geteuid()}, and {_ACCOUNT} of this image is user {account.pw_uid}: leave"
+            f" --user out, or build the image with --build-arg TRIAL_UID={os.geteuid()}."
+        )
+    folder = Path(account.pw_dir) / ".ssh"
     folder.mkdir(mode=0o700, exist_ok=True)
     keys = folder / "authorized_keys"
     keys.write_text("".join(f"{key}\n" for key in arguments.key), encoding="utf-8")
@@ -50,7 +62,7 @@ def main() -> None:
     if not host_key.exists():
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(host_key)], check=True)
     file = folder / "sshd_config"
-    file.write_text(config(arguments.port, arguments.listen, host_key, os.environ), encoding="utf-8")
+    file.write_text(config(arguments.port, arguments.listen, folder, os.environ), encoding="utf-8")
     kind, public, *_ = host_key.with_suffix(".pub").read_text(encoding="utf-8").split()
     print(f"[{arguments.name}]:{arguments.port} {kind} {public}", flush=True)
     os.execv(sshd, [sshd, "-D", "-e", "-f", str(file)])
@@ -71,9 +83,11 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def config(port: int, listen: str, host_key: Path, environ: Mapping[str, str]) -> str:
-    """Return the text of sshd_config."""
-    settings = {"Port": str(port), "ListenAddress": listen, "HostKey": str(host_key), **_SETTINGS}
+def config(port: int, listen: str, folder: Path, environ: Mapping[str, str]) -> str:
+    """Return the text of sshd_config. ``folder`` has the host key and the keys that may log in."""
+    settings = {"Port": str(port), "ListenAddress": listen, **_SETTINGS}
+    # Absolute: by default sshd reads two files in the home of each account.
+    settings |= {"HostKey": str(folder / "host_key"), "AuthorizedKeysFile": str(folder / "authorized_keys")}
     passed = {name: value for name, value in environ.items() if name not in _SET_AT_LOGIN and "\n" not in value}
     variables = [f"{name}={value}" for name, value in passed.items()]
     quoted = ['"' + variable.replace("\\", "\\\\").replace('"', '\\"') + '"' for variable in variables]

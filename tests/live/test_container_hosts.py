@@ -32,9 +32,10 @@ def image() -> str:
     base = os.environ.get("SEATRIAL_TEST_BASE_IMAGE")
     if base is None:
         pytest.skip("SEATRIAL_TEST_BASE_IMAGE names no image")
-    # As images of Ubuntu 24.04, it has an account with the number of most users.
-    other = "localhost/trial-base"
-    _build(other, "-", f"FROM {base}\nRUN useradd --create-home --uid 1000 ubuntu\n")
+    # As images of Ubuntu 24.04, it has an account with the number of most users. Homes begin with what skel has.
+    other, skel = "localhost/trial-base", "/etc/skel/.ssh"
+    planted = f"mkdir -p {skel} && touch {skel}/host_key {skel}/host_key.pub"
+    _build(other, "-", f"FROM {base}\nRUN useradd --create-home --uid 1000 ubuntu\nRUN {planted}\n")
     name = "localhost/trial-ssh"
     _build(name, str(IMAGES / "ssh.Dockerfile"), "", BASE_IMAGE=other, TRIAL_UID="1000")
     run(["podman", "network", "ls"])  # makes the folder of OWN_NETWORKS
@@ -50,14 +51,19 @@ def _build(name: str, file: str, text: str, **arguments: str) -> None:
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[[Host, str, str], str]]:
-    """Call it with a host, an image and a public key: starts the container, and returns what it says of its key."""
+def started(tmp_path: Path) -> Iterator[Callable[[Host, str, str], str]]:
+    """Call it with a host, an image and a public key: starts the container, and returns what it says of its key.
+
+    The key is also in the home of the other account with the number of ``trial``, as one of the base image would be.
+    """
     with ExitStack() as stack:
 
         def start(host: Host, image: str, key: str) -> str:
             name = f"trial-{host.namespace}"
             packages = next(path for path in map(Path, sys.path) if (path / "torch").is_dir())
             here = ["--volume", f"{packages}:{packages}:ro", "--volume", f"{SCRIPTS}:/home/trial/scripts:ro"]
+            (other := tmp_path / "authorized_keys").write_text(f"{key}\n")
+            here += ["--volume", f"{other}:/home/ubuntu/.ssh/authorized_keys:ro"]
             here += ["--env", f"PYTHONPATH={packages}", "--env", "SEATRIAL_TEST_RUN", "--env", "NAME=two words"]
             command = ["podman", "run", "-d", "--init", "--name", name, "--network", "host", "--ipc", "host", *here]
             stack.callback(subprocess.run, ["podman", "rm", "-f", "-t", "0", name], capture_output=True, check=False)
@@ -105,15 +111,24 @@ def test_containers_on_two_hosts_train_together(
     digests = re.findall(r"^rank (\d) of 2 has ([0-9a-f]{64})$", texts, re.MULTILINE)
     assert sorted(rank for rank, _ in digests) == ["0", "1"]
     assert digests[0][1] == digests[1][1]
-    ask = [
-        "ssh",
-        "-o",
-        "BatchMode=yes",
-        "-p",
-        PORT,
-        "trial@node1",
-        "id -u; echo $NAME; ls /run/.containerenv; hostname",
-    ]
-    assert made[0].run(*ask).stdout.splitlines() == ["1000", "two words", "/run/.containerenv", "node1"]
-    stranger = ["ssh", "-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={made[0].home}/none", *ask[3:]]
-    assert "Host key verification failed" in made[0].run(*stranger).stderr
+    ask = ["ssh", "-o", "BatchMode=yes", "-p", PORT]
+    said = made[0].run(*ask, "trial@node1", "id -u; echo $NAME; ls /run/.containerenv; hostname").stdout
+    assert said.splitlines() == ["1000", "two words", "/run/.containerenv", "node1"]
+    assert "Permission denied (publickey)" in made[0].run(*ask, "ubuntu@node1", "id").stderr
+    unknown = ["-o", f"UserKnownHostsFile={made[0].home}/none"]
+    assert "Host key verification failed" in made[0].run(*ask, *unknown, "trial@node1", "id").stderr
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ("4242", "it runs as user 4242, and trial of this image is user 1000: leave --user out, or build the image"),
+        ("0", "do not run it as root; leave --user out"),
+    ],
+)
+def test_a_container_of_another_user_says_what_to_do(user: str, words: str, image: str) -> None:
+    command = ["podman", "run", "--rm", "--network", "host", "--user", user, image, "ssh-ed25519 A"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -30,20 +32,40 @@ def test_invalid_arguments_are_refused_in_one_sentence(words: list[str], refusal
 
 @pytest.mark.hosts
 def test_sshd_reads_the_environment_of_the_image(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    code = (
-        "import pathlib, runpy, sys; made = runpy.run_path(sys.argv[1])\n"
-        "values = {'PATH': '/a b:/bin', 'X': 'q\"uo\\\\te $HOME %h', 'HOME': '/h', 'LINES': 'a\\nb', 'Y': '#x'}\n"
-        "print(made['config'](2299, '127.0.0.1', pathlib.Path(sys.argv[2]), values), end='')"
-    )
-    text = subprocess.check_output([sys.executable, "-c", code, PROGRAM, key], text=True)
-    (tmp_path / "config").write_text(text)
-    os.makedirs("/run/sshd", exist_ok=True)  # without it sshd prints nothing
-    lines = subprocess.check_output(["/usr/sbin/sshd", "-T", "-f", tmp_path / "config"], text=True).splitlines()
+    values = {"PATH": "/a b:/bin", "X": 'q"uo\\te $HOME %h', "HOME": "/h", "LINES": "a\nb", "Y": "#x"}
+    lines = _as_sshd_reads_it(tmp_path, values)
     assert [line for line in lines if line.startswith("setenv ")] == [
         "setenv PATH=/a b:/bin",
         'setenv X=q"uo\\te $HOME %h',
         "setenv Y=#x",
     ]
-    assert {"passwordauthentication no", "usepam no", "port 2299", f"hostkey {key}"} <= set(lines)
+    assert {"usepam no", "port 2299", f"hostkey {tmp_path}/host_key"} <= set(lines)
+
+
+@pytest.mark.hosts
+def test_only_trial_logs_in_and_only_with_the_keys_that_were_named(tmp_path: Path) -> None:
+    """The base image may have an account with the number of ``trial``, and keys and helpers for it."""
+    lines = _as_sshd_reads_it(tmp_path, {})
+    assert [line for line in lines if line.startswith(("allow", "authorized", "authentication", "trusted"))] == [
+        "allowtcpforwarding no",
+        "allowagentforwarding no",
+        "allowstreamlocalforwarding yes",
+        "trustedusercakeys none",
+        "authorizedprincipalsfile none",
+        "authorizedkeyscommand none",
+        "authorizedkeyscommanduser none",
+        "authorizedprincipalscommand none",
+        "authorizedprincipalscommanduser none",
+        f"authorizedkeysfile {tmp_path}/authorized_keys",
+        "allowusers trial",
+        "authenticationmethods publickey",
+    ]
+
+
+def _as_sshd_reads_it(folder: Path, environ: Mapping[str, str]) -> list[str]:
+    """What the configuration in ``folder`` means to a real sshd, with its defaults."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "host_key"], check=True)
+    text = runpy.run_path(str(PROGRAM))["config"](2299, "127.0.0.1", folder, environ)
+    (folder / "config").write_text(text)
+    os.makedirs("/run/sshd", exist_ok=True)  # without it sshd prints nothing
+    return subprocess.check_output(["/usr/sbin/sshd", "-T", "-f", folder / "config"], text=True).splitlines()
