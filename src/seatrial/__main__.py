@@ -8,9 +8,6 @@ import sys
 def main() -> None:
     """Run the command line. Ctrl-C during its import ends the process as Ctrl-C does later: exit code 130."""
     try:
-        from seatrial.environment.home import give_home
-
-        give_home()
         from seatrial.cli.click_app import main as run_command_line
     except KeyboardInterrupt:
         sys.stderr.write("\nseatrial: interrupted.\n")

@@ -110,3 +110,13 @@ def test_a_trial_without_streams_home_terminal_or_locale(tmp_path: Path) -> None
     assert told["checks"]["compute"]["status"] == "pass"
     logs = [path.read_text(errors="replace") for path in tmp_path.glob("out/*/*.log")]
     assert not any("Traceback" in log for log in logs)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_character_that_the_output_lacks_is_escaped(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "my.toml").write_text(
+        'level = "standard"\n[storage]\nfolder = "/tmp/\N{EURO SIGN}"\n', encoding="utf-8"
+    )
+    done = in_a_shell("plan show -v my.toml", tmp_path, {**os.environ, "PYTHONIOENCODING": encoding})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "/tmp/\\u20ac" in done.stdout

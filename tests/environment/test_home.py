@@ -40,13 +40,15 @@ def test_an_absolute_home_stays(value: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert os.environ == {"HOME": value}
 
 
+@pytest.mark.parametrize("is_bundle", [False, True])
 @pytest.mark.parametrize("value", _LACKING[:3])
-def test_what_the_command_line_starts_has_a_home(value: str | None, tmp_path: Path) -> None:
+def test_what_the_command_line_starts_has_a_home(value: str | None, is_bundle: bool, pyz: Path, tmp_path: Path) -> None:
     """kubectl and Open MPI executed what another user had put into the folder in which the user types."""
     program = tmp_path / "mpirun"
     program.write_text(f"#!/bin/sh\nprintenv HOME > '{tmp_path}/seen'\necho 'mpirun (Open MPI) 4.1.4'\n")
     program.chmod(0o755)
-    command = [sys.executable, "-m", "seatrial", "run", "--on", "mpirun", "--mpirun", str(program), "--dry-run"]
+    door = [str(pyz)] if is_bundle else ["-m", "seatrial"]
+    command = [sys.executable, *door, "run", "--on", "mpirun", "--mpirun", str(program), "--dry-run"]
     environ = {name: text for name, text in os.environ.items() if name != "HOME"} | _environ(value)
     words = ("--nproc-per-node", "1", "--device", "cpu", "--out", str(tmp_path / "out"), "smoke")
     subprocess.run([*command, *words], cwd=tmp_path, env=environ, capture_output=True, timeout=50, check=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
 from seatrial.cli.command import Command, num_own_words, options_of, with_dashes
+from seatrial.environment.home import give_home
 from seatrial.environment.self_location import exit_on_sigterm
 from seatrial.errors import SeatrialError
 from seatrial.targets.hidden_values import HIDDEN, is_secret
@@ -36,6 +37,8 @@ def run_and_exit(command: Callable[[], Any], *, debug: bool) -> NoReturn:
         debug: print the traceback of an error instead of one sentence.
     """
     streams.reopen_missing()
+    streams.escape_output()
+    give_home()
     exit_on_sigterm()
     code: Any
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -29,6 +30,12 @@ def reopen_missing() -> None:
         except OSError:
             # open() returns the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def escape_output() -> None:
+    """Let standard output have an escape for each character that its encoding lacks, as standard error has."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def begin_live_line(print_above: Callable[[str], None]) -> None:
