@@ -49,13 +49,41 @@ def test_a_command_that_only_starts_with_pythonpath_is_refused(
     )
 
 
-@pytest.mark.parametrize(("mode", "code"), [(0o755, 0), (0o775, 2), (0o777, 2)])
-def test_the_first_hour_executes_nothing_that_others_could_write(mode: int, code: int, tmp_path: Path) -> None:
-    script = Path(__file__).parents[1] / "tools" / "gpu_first_hour.sh"
-    (out := tmp_path / "out").mkdir()
+@pytest.mark.parametrize(
+    ("above", "mode", "refusal"),
+    [
+        (0o755, 0o755, ""),
+        (0o1777, 0o755, ""),
+        (0o755, 0o775, "other users can write to {}/above/out"),
+        (0o755, 0o777, "other users can write to {}/above/out"),
+        (0o2775, 0o755, "other users can write to {}/above"),
+    ],
+)
+def test_the_first_hour_executes_nothing_that_others_could_write(
+    above: int, mode: int, refusal: str, tmp_path: Path
+) -> None:
+    (out := tmp_path / "above" / "out").mkdir(parents=True)
     out.chmod(mode)
-    done = subprocess.run(
-        [str(script), "list"], env={**os.environ, "OUT": str(out)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code
-    assert ("nobody else can write" in done.stderr) == (code == 2)
+    out.parent.chmod(above)
+    done = _first_hour(out, "list")
+    assert (done.returncode, done.stderr == "") == ((2, False) if refusal else (0, True)), done.stderr
+    assert f"OUT={out}: {refusal.format(tmp_path)}" in done.stderr or not refusal
+    assert "such as OUT=" in done.stderr or not refusal
+
+
+def test_the_first_hour_follows_no_link_beside_its_folder(tmp_path: Path) -> None:
+    (out := tmp_path / "out").mkdir(mode=0o755)
+    (tmp_path / "out.tar.gz").symlink_to("private")
+    (tmp_path / "private").write_text("precious")
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    done = _first_hour(out, "pack", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "private").read_text() == "precious"
+    listed = subprocess.check_output(["tar", "-tzf", out / "gpu-first-hour.tar.gz"], text=True).split()
+    assert listed == ["summary.txt"]
+
+
+def _first_hour(out: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).parents[1] / "tools" / "gpu_first_hour.sh"
+    variables = {**os.environ, "PYTHON": sys.executable, "OUT": str(out), **environ}
+    return subprocess.run([str(script), *words], env=variables, capture_output=True, text=True, check=False, timeout=50)

@@ -5,19 +5,30 @@
 # and each writes its result at once. Without arguments: all parts, then `pack`, which writes one archive with one summary.
 #
 #   PYTHON        the Python with torch; python3
-#   OUT           folder of the results; gpu-first-hour
+#   OUT           folder of the results and the archive, which nobody else can exchange or write to; gpu-first-hour
 #   SMALL=1       sizes for a trial on a double of a device (CONTRIBUTING.md), whose figures mean nothing
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 PYTHON=${PYTHON:-python3} OUT=${OUT:-gpu-first-hour} SMALL=${SMALL:-} LIMIT_S=480
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 SMALL OUT
 umask 022
-mkdir -p "$OUT" && OUT=$(realpath "$OUT")
-# What lies there is executed, and written by name.
-[ -O "$OUT" ] && [ -z "$(find "$OUT" -maxdepth 0 -perm /022)" ] ||
-  { echo "$OUT: give OUT a folder of yours to which nobody else can write (chmod go-w)" >&2; exit 2; }
-PYZ=$OUT/seatrial.pyz
 OURS=src${PYTHONPATH:+:$PYTHONPATH}
+# What lies there is executed, and written by name. Later nobody but root can lead this path elsewhere.
+OUT=$(PYTHONPATH=$OURS "$PYTHON" - "$OUT" <<'END'
+import sys
+from seatrial.folders import exchanges, make_folders
+from seatrial.start import without_links
+try:
+    make_folders(sys.argv[1])
+    print(out := without_links(sys.argv[1]))
+    amiss = exchanges(out)[1]
+except OSError as error:
+    amiss = str(error)
+if amiss:
+    sys.exit(f"OUT={sys.argv[1]}: {amiss}; name a new folder that only you can change, such as OUT=~/gpu-first-hour")
+END
+) || exit 2
+PYZ=$OUT/seatrial.pyz
 # Lines that no double reaches, so that they run for the first time here: what goes wrong is most probably one of them.
 UNREACHED=tests/cuda_double/not_reached.txt
 PARTS="tests smoke quick standard speed images launch faults resume snapshot nccl ranks between"
@@ -161,7 +172,7 @@ planted() { # FAULT WORDS: the fault must end in a FAIL with these words
 run_part() {
   local part=$1 began=$SECONDS code=0
   export WORK=$OUT/$part.files
-  mkdir -p "$WORK"
+  mkdir -p -m 755 "$WORK"
   echo "running" >"$OUT/$part.result"
   echo "=== $part"
   setsid timeout -k 10 "$LIMIT_S" tools/gpu_first_hour.sh --inside "$part" </dev/null >"$OUT/$part.log" 2>&1 || code=$?
@@ -197,11 +208,12 @@ pack() {
     find . -path './*.files/*' -type f -size -512k \( -name '*.json' -o -name '*.log' -o -name '*.events' -o -name '*.toml' \) -print |
       head -n 300
   ) | sed 's,^\./,,' >"$OUT/packed"
-  while tar -C "$OUT" -czf "$OUT.tar.gz" -T "$OUT/packed" && [ "$(stat -c %s "$OUT.tar.gz")" -ge 16000000 ]; do
+  local archive=$OUT/gpu-first-hour.tar.gz
+  while tar -C "$OUT" -czf "$archive" -T "$OUT/packed" && [ "$(stat -c %s "$archive")" -ge 16000000 ]; do
     head -n -20 "$OUT/packed" >"$OUT/packed.less" && mv "$OUT/packed.less" "$OUT/packed"
   done
   cat "$OUT/summary.txt"
-  echo "all of it: $OUT.tar.gz ($(stat -c %s "$OUT.tar.gz") bytes)"
+  echo "all of it: $archive ($(stat -c %s "$archive") bytes)"
 }
 
 if [ "${1:-}" = --inside ]; then
