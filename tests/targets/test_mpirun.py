@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from seatrial.probe import capacity
 from seatrial.targets.command import Command
 from seatrial.targets.job import Processes
 from seatrial.targets.launcher_messages import reason_of_agent, refused
-from seatrial.targets.launcher_process import FileCommand, Launcher, shown_with_files
+from seatrial.targets.launcher_process import FILE_OF_HOSTS, FileCommand, Launcher, shown_with_files
 from seatrial.targets.mpirun.mpirun_target import TARGETS
 from seatrial.targets.target import TargetRequest
 
@@ -77,9 +76,8 @@ def rendered(target_request: TargetRequest) -> FileCommand:
 def test_a_rank_for_each_slot_in_the_order_of_the_hosts(stub: Path) -> None:
     command = rendered(request(stub, hosts="a:3,b:1"))
     assert command.nodes == (0, 1, 2, 3)
-    (hostfile,) = command.files
-    assert command.files[hostfile] == "a slots=3\nb slots=1\n"
-    assert command.argv[command.argv.index("--hostfile") + 1] == hostfile == os.path.abspath("reports/RUN/hostfile")
+    assert command.hosts == "a slots=3\nb slots=1\n"
+    assert command.argv[command.argv.index("--hostfile") + 1] == FILE_OF_HOSTS
     assert command.argv[-1] == "a:3,b:1"
 
 
@@ -156,7 +154,7 @@ def test_a_folder_whose_name_is_no_text_is_none_of_our_bugs(
 
 
 def test_open_mpi_takes_ipv6_addresses(stub: Path) -> None:
-    assert list(rendered(request(stub, hosts="[fd00::1]:2")).files.values()) == ["fd00::1 slots=2\n"]
+    assert rendered(request(stub, hosts="[fd00::1]:2")).hosts == "fd00::1 slots=2\n"
 
 
 def test_the_folder_of_a_run_behind_a_link_and_dots(
@@ -171,7 +169,7 @@ def test_the_folder_of_a_run_behind_a_link_and_dots(
     (command,) = MPIRUN.render(made, control="10.0.0.1:5", token="secret", keep="link/../RUN")
     assert isinstance(command, FileCommand)
     assert command.bundle_path is not None
-    paths = [*command.files, command.bundle_path]
+    paths = [command.env["SEATRIAL_KEEP"] + "/any", command.bundle_path]
     assert all(os.path.isabs(path) and os.path.samefile(os.path.dirname(path), folder) for path in paths)
 
 
@@ -272,16 +270,26 @@ def test_only_other_hosts_get_the_bundle(stub: Path) -> None:
     assert rendered(request(stub, hosts="a:2", backend="mpi")).bundle_path is None
 
 
-def test_a_dry_run_prints_files_and_commands(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_of_a_dry_run_can_be_pasted(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where somebody else has made the folder that they name: links in it lead to files of ours."""
     monkeypatch.chdir(tmp_path)
-    lines = shown_with_files([rendered(request(stub, hosts="a:2"))])
+    (private := tmp_path / "private").write_text("precious")
+    (tmp_path / "reports/RUN").mkdir(parents=True)
+    (tmp_path / "reports/RUN/hostfile").symlink_to(private)
+    command = rendered(request(stub, hosts="a:2,b:1"))
+    lines = shown_with_files([command])
     assert len(lines) == 4
     assert lines[2].split()[:3] == ["env", "seatrial", "bundle"]
-    assert shlex.split(lines[3])[0] == "env"
-    # Paste the lines into a shell.
-    subprocess.run(["sh", "-ec", "\n".join(lines[:2])], timeout=20, check=True)
-    assert (tmp_path / "reports" / "RUN" / "hostfile").read_text() == "a slots=2\n"
-    command = FileCommand(argv=("true",), env={}, nodes=(0,), files={"a\x1b[2J\nb/file": "\x1b[2J\n"})
+    stub.write_text('#!/bin/sh\nstat -c %a "$(dirname "$2")"; exec cat "$2"\n')
+    pasted = "\n".join([*lines[:2], *lines[3:]])
+    for shell in ("bash", "sh"):
+        said = subprocess.check_output([shell, "-ec", pasted], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=20)
+        assert said.decode() == f"700\n{command.hosts}"
+    assert private.read_text() == "precious"
+
+
+def test_the_lines_of_a_dry_run_have_no_control_characters() -> None:
+    command = FileCommand(argv=("true",), env={"SEATRIAL_KEEP": "a\x1b[2J\nb"}, nodes=(0,), hosts="\x1b[2J\n")
     assert [line for line in shown_with_files([command]) if not line.isprintable()] == []
     assert shown_with_files([Command(argv=("true",), env={}, nodes=(0,))]) == ["env true"]
 

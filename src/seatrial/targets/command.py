@@ -50,10 +50,16 @@ def shell_lines(commands: Sequence[Command]) -> list[str]:
     return [shell_line(command.env, command.argv, command.folder) for command in commands]
 
 
-def shell_line(environ: Mapping[str, str], argv: Iterable[str], folder: str | None = None) -> str:
-    """Return a shell line that runs ``argv`` with the additional variables in ``environ``; in a folder, if given."""
+def shell_line(
+    environ: Mapping[str, str], argv: Iterable[str], folder: str | None = None, variable: str | None = None
+) -> str:
+    """Return a shell line that runs ``argv`` with the additional variables in ``environ``; in a folder, if given.
+
+    ``variable``: the word that stands for a variable of the shell, such as ``$FILE_OF_HOSTS``.
+    """
     start = ["env"] if folder is None else ["env", "-C", folder]
-    return " ".join(map(shell_quote, [*start, *(f"{name}={value}" for name, value in environ.items()), *argv]))
+    words = [*start, *(f"{name}={value}" for name, value in environ.items()), *argv]
+    return " ".join(f'"{word}"' if word == variable else shell_quote(word) for word in words)
 
 
 def shell_quote(word: str) -> str:

@@ -18,7 +18,7 @@ from seatrial.errors import RequestError
 from seatrial.files import write_atomically
 from seatrial.folders import NotPrivateError, kept_folder, new_temporary_folder
 from seatrial.protocol.timeouts import join_timeout_s
-from seatrial.targets.command import Command, shell_line, shell_lines, shell_quote
+from seatrial.targets.command import Command, shell_line
 from seatrial.targets.launcher_messages import reason, reason_of_agent, refused
 from seatrial.targets.processes import Agents, Attach
 from seatrial.util import memory_file
@@ -34,17 +34,19 @@ _MARGIN_S = 2.0
 goes on. Every host of the job can write there, also about others: a slow one has that time, and only nodes that have
 not joined by then are named."""
 _MOST_NAMED = 8
+FILE_OF_HOSTS = "$FILE_OF_HOSTS"
+"""The word of a command for the file that names its hosts; pasted into a shell, it is a variable there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCommand(Command):
     """A command with the files that it reads."""
 
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Word of ``argv`` -> text of whole lines. The word is the path in ``--dry-run``.
+    hosts: str = ""
+    """Text of whole lines, for the word FILE_OF_HOSTS of ``argv``. Empty: there is no such word.
 
-    A launcher that is started here gets a descriptor in its place: with ``--out`` in a folder of others, these could
-    exchange a file before it is read, and name their own hosts.
+    A launcher that is started here gets a descriptor in its place, and in ``--dry-run`` a file in a new folder of this
+    user: with ``--out`` in a folder of others, these could exchange a file before it is read, and name their own hosts.
     """
     bundle_path: str | None = None
     """Path of the bundle on all nodes. None: seatrial is installed there."""
@@ -68,16 +70,14 @@ def write_bundle(command: Command) -> None:
         ) from error
 
 
-def _with_descriptors(command: Command, stack: contextlib.ExitStack) -> Command:
-    """Return the command with descriptors in place of the paths of its files, which are open until the stack ends."""
-    if not isinstance(command, FileCommand):
+def _with_descriptor(command: Command, stack: contextlib.ExitStack) -> Command:
+    """Return the command with a descriptor in place of its FILE_OF_HOSTS, which is open until the stack ends."""
+    if not isinstance(command, FileCommand) or not command.hosts:
         return command
-    fds = {}
-    for path, text in command.files.items():
-        fds[path] = memory_file.create(text.encode())
-        stack.callback(os.close, fds[path])
-    argv = tuple(f"/proc/self/fd/{fds[word]}" if word in fds else word for word in command.argv)
-    return replace(command, argv=argv, pass_fds=tuple(fds.values()))
+    fd = memory_file.create(command.hosts.encode())
+    stack.callback(os.close, fd)
+    argv = tuple(f"/proc/self/fd/{fd}" if word == FILE_OF_HOSTS else word for word in command.argv)
+    return replace(command, argv=argv, pass_fds=(fd,))
 
 
 def shown_with_files(commands: Sequence[Command]) -> list[str]:
@@ -85,16 +85,14 @@ def shown_with_files(commands: Sequence[Command]) -> list[str]:
     lines = []
     for command in commands:
         if isinstance(command, FileCommand):
-            paths = [*command.files, *([command.bundle_path] if command.bundle_path is not None else [])]
-            for folder in dict.fromkeys(map(os.path.dirname, paths)):
-                lines.append(shell_line({}, ("mkdir", "-p", folder)))
-            for path, text in command.files.items():
+            lines.append(shell_line({}, ("mkdir", "-p", command.env["SEATRIAL_KEEP"])))
+            if command.hosts:
                 # One argument for each line: shells differ in how they quote a newline.
-                printed = shell_line({}, ("printf", r"%s\n", *text.splitlines()))
-                lines.append(f"{printed} > {shell_quote(path)}")
+                printed = shell_line({}, ("printf", r"%s\n", *command.hosts.splitlines()))
+                lines.append(f'FILE_OF_HOSTS=$(mktemp -d)/hosts && {printed} > "{FILE_OF_HOSTS}"')
             if command.bundle_path is not None:
                 lines.append(shell_line({}, ("seatrial", "bundle", command.bundle_path)))
-        lines += shell_lines([command])
+        lines.append(shell_line(command.env, command.argv, command.folder, variable=FILE_OF_HOSTS))
     return lines
 
 
@@ -127,7 +125,7 @@ class Launcher(Agents):
         for command in commands:
             write_bundle(command)
         with contextlib.ExitStack() as stack:
-            started = [self._with_own_folders(_with_descriptors(command, stack)) for command in commands]
+            started = [self._with_own_folders(_with_descriptor(command, stack)) for command in commands]
             super().submit(started, folder, signals, attach)
         self._late_at = self._clock() + join_timeout_s() - _MARGIN_S
 

@@ -214,13 +214,12 @@ def _slots(host: Host, target_request: TargetRequest) -> int:
 
 def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
     """Return the one mpirun that starts the agents of all ranks."""
-    from seatrial.targets.launcher_process import FileCommand
+    from seatrial.targets.launcher_process import FILE_OF_HOSTS, FileCommand
     from seatrial.targets.mpirun.implementations import argv_of, environ_of, hostfile_of, own_folders_of
     from seatrial.targets.remote_defaults import agent_environ, start_argv
 
     mpi: _Mpirun = job.detail
     folder = str(Path(keep).absolute())
-    hostfile = os.path.join(folder, "hostfile")
     bundle_path = None if mpi.installed else os.path.join(folder, "seatrial.pyz")
     environ = {**agent_environ(os.environ, control=control, token=token, keep=folder), **job.agent_env}
     # Open MPI 4 makes an empty LD_LIBRARY_PATH one with an empty entry: the loader would take libraries from there.
@@ -243,7 +242,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
         agent = (*start_argv(python, bundle_path), "-m", _AGENT)
     argv = argv_of(
         mpi.launcher,
-        hostfile=hostfile,
+        hostfile=FILE_OF_HOSTS,
         rank_count=job.nodes,
         exported=environ,
         as_root=os.geteuid() == 0,
@@ -264,7 +263,7 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
             env={**own, **environ, **environ_of(mpi.launcher, {**os.environ, **own})},
             nodes=tuple(range(job.nodes)),
             folder=_OF_ROOT if left else None,
-            files={hostfile: hostfile_of(mpi.launcher, mpi.hosts)},
+            hosts=hostfile_of(mpi.launcher, mpi.hosts),
             bundle_path=bundle_path,
             own_folders=own_folders_of(
                 mpi.launcher, os.environ, mpi.extra_args, only_this_machine=mpi.only_this_machine
