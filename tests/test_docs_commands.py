@@ -143,3 +143,11 @@ def test_what_gives_trust_is_named_by_its_whole_path() -> None:
     ]
     assert words
     assert [word for word in words if not word.startswith(("/", "~/"))] == []
+
+
+def test_pages_install_seatrial_with_hashes_or_versions() -> None:
+    texts = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    # py-spy is for a script that hangs, and needs no version of ours.
+    installs = re.findall(r"\bpip install (?!py-spy)(\S+)", texts.replace("pip install`", ""))
+    assert installs
+    assert set(installs) <= {"--require-hashes", "--no-deps", "-c"}
