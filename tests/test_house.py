@@ -360,6 +360,69 @@ def test_the_search_for_questions_leaves_out(code: str) -> None:
     assert not list(_asks_by_name(ast.parse(code)))
 
 
+_ASKS_FOR_NAMES = {
+    "seatrial.resolver": "the one place",
+    "seatrial.targets.kubernetes.manifest.wait_for_hosts": "sent as text, alone, with a copy",
+}
+"""Modules that ask the resolver: a name server can keep a question open for ever."""
+_ASKING_FOR_NAMES = {
+    *("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getfqdn", "getnameinfo", "urlopen"),
+    *("open_connection", "create_datagram_endpoint"),
+}
+_TAKES_NAMES = {
+    "seatrial.agent.agent_main": "addresses that the search for the controller has found, or rows of the resolver",
+    "seatrial.agent.controller_search": "addresses",
+    "seatrial.checks.links.measure": "all addresses of this host",
+    "seatrial.checks.network.endpoint": "addresses, as network/measure.py has checked, and those of this host",
+    "seatrial.conductor.server": "all addresses of this host, or its loopback",
+    "seatrial.mpi_backend.register": "torch asks, with no limit of ours: the host of the first rank",
+    "seatrial.probe.names": "rows of the resolver",
+    "seatrial.probe.network": "an address, as ipaddress has checked",
+    "seatrial.rank.groups": "addresses, as is_place has checked",
+    "seatrial.rank.word_page": "addresses, as links/observations.py has checked",
+    "seatrial.targets.kubernetes.manifest.wait_for_hosts": "rows of the resolver",
+    "seatrial.targets.remote_defaults": "rows of the resolver",
+    "seatrial.training.data.transfer": "rows of the resolver; that of its base class takes a function for the name",
+    "seatrial.util.ports": "all addresses of this host",
+    "seatrial.worker.rendezvous": "torch asks, with no limit of ours: what the user gave",
+}
+"""Modules with calls that ask the resolver themselves where they are given a name, and what these are given."""
+_TAKING_NAMES = {
+    *("create_connection", "create_server", "start_server", "connect", "connect_ex", "bind", "sendto", "sock_connect"),
+    *("TCPStore", "rendezvous", "HTTPConnection", "HTTPSConnection", "OpenerDirector"),
+}
+
+
+def _called(tree: ast.AST) -> set[str]:
+    """Return the names of functions of modules and objects that are called, or passed to a call, or imported alone."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            names |= {each.attr for each in (node.func, *node.args) if isinstance(each, ast.Attribute)}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def test_names_are_resolved_in_one_place() -> None:
+    called = {_name(path): _called(_tree(path)) for path in _files("src")}
+    assert {module for module, names in called.items() if names & _ASKING_FOR_NAMES} == _ASKS_FOR_NAMES.keys()
+    assert {module for module, names in called.items() if names & _TAKING_NAMES} == _TAKES_NAMES.keys()
+    others = _files("examples", "deploy", "tools")
+    assert [path for path in others if _called(_tree(path)) & _ASKING_FOR_NAMES] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("socket.getaddrinfo(n, 80)", "map(socket.gethostbyname, names)", "from socket import getfqdn"),
+        *("asyncio.open_connection(n, 80)", "urllib.request.urlopen(u)"),
+    ],
+)
+def test_the_search_for_questions_to_the_resolver_finds(code: str) -> None:
+    assert _called(ast.parse(code)) & _ASKING_FOR_NAMES
+
+
 @pytest.mark.parametrize("code", ["os.open(p, os.O_RDONLY)", "open(p)", "p.read_bytes()", "torch.load(p)"])
 def test_the_search_for_readers_finds(code: str) -> None:
     assert list(_reads_by_name(ast.parse(code)))

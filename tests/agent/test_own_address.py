@@ -24,7 +24,7 @@ _REAL_ROUTE_TO = agent_main._route_to
 def kernel_double(monkeypatch: pytest.MonkeyPatch) -> None:
     """A double of the kernel's routes: they cannot be changed here."""
 
-    def route_to(peer: str) -> str:
+    def route_to(peer: str, timeout_s: float) -> str:
         if peer not in ROUTES:
             raise OSError(errno.ENETUNREACH, "Network is unreachable")
         return ROUTES[peer]

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def test_it_names_a_host_that_never_answers(tmp_path: Path) -> None:
     assert "127.0.0.1 (Connection refused)" in err
 
 
-@pytest.mark.parametrize(("timeout_s", "num_attempts"), [(600.0, 8), (12.0, 3), (0.0, 1)])
+@pytest.mark.parametrize(("timeout_s", "num_attempts"), [(600.0, 8), (12.0, 3), (4.0, 1)])
 def test_silent_addresses_of_a_host_share_the_time_of_the_wait(
     monkeypatch: pytest.MonkeyPatch, timeout_s: float, num_attempts: int
 ) -> None:
@@ -138,6 +139,38 @@ def test_silent_addresses_of_a_host_share_the_time_of_the_wait(
     monkeypatch.setattr(socket.socket, "connect", connect)
     assert wait_for_hosts.problem_of("t-worker-0.t", 22, 1_000.0 + timeout_s) == "timed out"
     assert len(attempts) == num_attempts
+
+
+def test_no_host_is_asked_once_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One name after the other, a DNS server that drops all would keep thousands of them waiting for half an hour."""
+    asked: list[str] = []
+
+    def unknown(host: str, port: int, **_: object) -> None:
+        asked.append(host)
+        ended.wait(50)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(wait_for_hosts, "_LAST_ROUND_S", 0.1)
+    hosts = [f"t-worker-{number}" for number in range(4_096)]
+    problems = wait_for_hosts.wait(hosts, 22, 0.1)
+    ended.set()
+    assert [*problems] == hosts
+    assert 0 < len(asked) < 100
+    assert {*problems.values()} == {"its name server has not answered for 0 s", "there was no time to ask it"}
+
+
+def test_a_round_without_time_keeps_what_the_last_one_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[float] = []
+
+    def problem_of(host: str, port: int, until: float) -> str | None:
+        rounds.append(until)
+        return "Connection refused" if len(rounds) == 1 else None
+
+    monkeypatch.setattr(wait_for_hosts, "problem_of", problem_of)
+    assert wait_for_hosts.wait(["t-worker-0"], 22, 0.1) == {"t-worker-0": "Connection refused"}
+    assert len(rounds) == 2
 
 
 def test_sigterm_ends_the_wait(tmp_path: Path) -> None:

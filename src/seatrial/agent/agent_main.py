@@ -59,6 +59,7 @@ from seatrial.protocol.munge import (
 )
 from seatrial.protocol.timeouts import PROOF_S, join_timeout_s
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
+from seatrial.resolver import query
 from seatrial.util.file_limit import raise_file_limit
 from seatrial.util.job_signals import for_ranks, unless_ignored
 
@@ -67,6 +68,10 @@ _REPORT_S = 10.0
 _SAME_SIGNAL_S = 1.0
 """Launchers and systemd signal all processes of a job, so that the agent hears from them and from the guardian, which
 passes it on: within this time that is one signal."""
+_RESOLVE_S = 20.0
+"""Time for the names of all peers."""
+_LEAST_RESOLVE_S = 0.5
+"""Time for each peer when that is over: one that is an address needs no resolver."""
 _ANSWER_TIMEOUT_S = 10.0
 """Time for the conductor's first line."""
 _MUNGE_S = PROOF_S - 2.0
@@ -197,10 +202,11 @@ def _address(peers: list[str], *, needed: bool) -> str:
     """
     routes: list[str] = []
     errors: list[str] = []
+    until = time.monotonic() + _RESOLVE_S
     for peer in peers:
         try:
-            own_address = _route_to(peer)
-        except (OSError, UnicodeError) as error:  # as in probe/names.py
+            own_address = _route_to(peer, max(_LEAST_RESOLVE_S, until - time.monotonic()))
+        except OSError as error:
             errors.append(f"{platform.node()} has no route to {peer}, another node of this job ({error}).")
             continue
         # A host may have an address for itself that no other host reaches.
@@ -214,9 +220,12 @@ def _address(peers: list[str], *, needed: bool) -> str:
     return max(routes, key=lambda route: (routes.count(route), route in by_ssh), default="")
 
 
-def _route_to(peer: str) -> str:
-    """Return this host's address on the route to a peer. Raises OSError without a route."""
-    family, kind, _, _, address = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+def _route_to(peer: str, timeout_s: float) -> str:
+    """Return this host's address on the route to a peer, whose name is looked up for at most ``timeout_s``.
+
+    Raises OSError without a route.
+    """
+    family, kind, _, _, address = query(peer, 9, timeout_s=timeout_s, kind=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # no packet leaves
         return str(probe.getsockname()[0])

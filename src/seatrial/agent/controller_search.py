@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import queue
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from seatrial.probe import network
 from seatrial.probe.names import is_loopback
+from seatrial.resolver import query
 from seatrial.util.job_signals import FOR_RANKS
 from seatrial.util.text import and_list
 
@@ -74,7 +73,7 @@ def full_name(host: str, resolv_conf: str) -> str:
 
 def _is_address(host: str) -> bool:
     try:
-        ipaddress.ip_address(host.partition("%")[0])
+        ipaddress.ip_address(host)
     except ValueError:
         return False
     return True
@@ -154,30 +153,9 @@ def _first_of_each_family(addresses: Sequence[str]) -> tuple[str, ...]:
 
 
 def resolve_in_thread(name: str) -> Sequence[str]:
-    """Return the addresses of a name by one question to the resolver of this host. A signal interrupts the wait.
-
-    Raises OSError.
-    """
-    answers: queue.SimpleQueue[Sequence[str] | OSError] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-            answers.put([str(address[0]) for *_, address in found])
-        except OSError as error:
-            answers.put(error)
-        except UnicodeError as error:  # a label that is empty or too long
-            answers.put(OSError(f"{name!a} is no host name: {error}"))
-
-    # Within getaddrinfo Python runs no handler of a signal. The thread ends with the process at the latest.
-    threading.Thread(target=ask, name="resolver", daemon=True).start()
-    try:
-        answer = answers.get(timeout=_ANSWER_S)
-    except queue.Empty:
-        raise OSError(f"the resolver of this host has not answered for {_ANSWER_S:.0f} s") from None
-    if isinstance(answer, OSError):
-        raise answer
-    return answer
+    """Return the addresses of a name by one question, of the families that this host has. Raises OSError."""
+    found = query(name, None, timeout_s=_ANSWER_S, flags=socket.AI_ADDRCONFIG)
+    return [str(address[0]) for *_, address in found]
 
 
 def address_of_this_node(host: str, environ: Mapping[str, str], *, hosts_file: str = "/etc/hosts") -> str:

@@ -1,12 +1,14 @@
-"""Addresses of this host's name, as libraries resolve it. A resolver that hangs does not block the caller."""
+"""Addresses of this host's name, as libraries resolve it."""
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import socket
-import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from seatrial.resolver import NoAnswerError, query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,24 +24,15 @@ class Resolved:
 
 def resolve(name: str, timeout_s: float) -> Resolved:
     """Query the system's resolver, and try which of the addresses can be bound."""
-    answers: list[list[tuple[int, tuple[object, ...]]]] = []
-
-    def query() -> None:
-        addresses: list[tuple[int, tuple[object, ...]]] = []
-        # A label that is empty or too long raises UnicodeError.
-        with contextlib.suppress(OSError, UnicodeError):
-            for family, _, _, _, address in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):
-                addresses.append((family, address))
-        answers.append(addresses)
-
-    # The thread may outlive us: a resolver cannot be interrupted.
-    thread = threading.Thread(target=query, name="resolver", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if not answers:
+    found: Sequence[tuple[Any, ...]]
+    try:
+        found = query(name, None, timeout_s=timeout_s)
+    except NoAnswerError:
         return Resolved(name=name, addresses=None, own=None)
-    own = next((str(address[0]) for family, address in answers[0] if _is_ours(family, address)), None)
-    addresses = tuple(dict.fromkeys(str(address[0]) for _, address in answers[0]))
+    except OSError:
+        found = ()
+    own = next((str(address[0]) for family, *_, address in found if _is_ours(family, address)), None)
+    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in found))
     return Resolved(name=name, addresses=addresses, own=own)
 
 

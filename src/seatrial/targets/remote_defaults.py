@@ -20,6 +20,7 @@ from seatrial.bundle import bundle
 from seatrial.errors import RequestError
 from seatrial.probe.names import is_loopback
 from seatrial.probe.torch_install import find_torch
+from seatrial.resolver import query
 from seatrial.targets.target import TargetRequest
 
 _ENV = "/usr/bin/env"
@@ -90,11 +91,11 @@ def own_address(hosts: Iterable[str]) -> str | None:
     loopback = None
     until = time.monotonic() + _RESOLVE_S
     for host in hosts:
-        if time.monotonic() > until:
+        if (left_s := until - time.monotonic()) <= 0:
             break
         try:
-            addresses = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
-        except (OSError, UnicodeError):  # as in probe/names.py; Slurm has names of any form
+            addresses = query(host, _ANY_PORT, timeout_s=left_s, kind=socket.SOCK_DGRAM)
+        except OSError:  # Slurm has names of any form
             continue
         for family, kind, protocol, _, address in addresses:
             try:

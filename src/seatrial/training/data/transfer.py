@@ -20,6 +20,7 @@ from typing import IO, Any, cast
 from urllib.parse import urlsplit
 
 from seatrial.files import open_to_append, open_to_overwrite, remove, status_behind_links
+from seatrial.resolver import query
 
 _CHUNK_BYTES = 2**18
 _RETRIED_CODES = (408, 425, 429)
@@ -259,10 +260,11 @@ def _recording(
 def _connect(place: tuple[str, int], timeout_s: float, until: float) -> socket.socket:
     """Return a connection to the first address that takes one by ``until``. Raises OSError.
 
-    ``place``: name and port. ``timeout_s``: for each address. The timeout of the connection ends by ``until`` too.
+    ``place``: name and port. ``timeout_s``: for the name and for each address. The timeout of the connection ends by
+    ``until`` too.
     """
     problem, tried = OSError("its name has no address"), collections.Counter[int]()
-    for family, kind, protocol, _, address in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in query(*place, timeout_s=_wait_s(timeout_s, until)):
         tried[family] += 1
         if tried[family] > _MOST_ADDRESSES:
             continue

@@ -21,9 +21,10 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 WAITING = "seatrial: waiting for"
 """A line of standard error that begins so says for what it waits, after each try but the first. The controller shows
@@ -32,10 +33,14 @@ _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 """CoreDNS answers that a name does not exist from its cache for 30 s (``cache 30``), so asking more often is of no
 use."""
+_QUERY_S = 30.0
+"""The default of the system's resolver for three servers that do not answer: 2 attempts of 5 s each."""
 _CONNECT_S = 5.0
 _MOST_ADDRESSES = 8
 """Addresses of a name in each family that are tried: who answers for a DNS server may send thousands."""
 _AT_ONCE = 32
+_LAST_ROUND_S = 5.0
+"""Time for the last round, which begins when the time is over."""
 _MOST_NAMED = 4
 _MOST_SHOWN = 100
 
@@ -68,14 +73,38 @@ def hosts_in(host_file: str, host: str, slots: str, nodes: int, domain: str) -> 
     return [line.removesuffix(slots) for line in lines]
 
 
-def problem_of(host: str, port: int, until: float) -> str:
-    """Return why a host does not answer on this port; empty if it does.
+def _query(host: str, port: int, timeout_s: float) -> list[tuple[Any, ...]]:
+    """Return the rows of ``socket.getaddrinfo``. Raises OSError, also after ``timeout_s`` (see ``resolver.py``)."""
+    answers: list[list[tuple[Any, ...]] | OSError] = []
 
-    ``until``: the moment of ``time.monotonic()`` after which no further address of its name is tried.
+    def ask() -> None:
+        try:
+            answers.append([*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)])
+        except OSError as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    try:
+        asking.start()
+    except RuntimeError as error:  # the limit of the pod: threads that got no answer are still there
+        raise OSError(str(error)) from None
+    asking.join(timeout_s)
+    answer = answers[0] if answers else OSError(f"its name server has not answered for {timeout_s:.0f} s")
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
+
+
+def problem_of(host: str, port: int, until: float) -> str | None:
+    """Return why a host does not answer on this port; empty if it does; None: there was no time left to ask it.
+
+    ``until``: the moment of ``time.monotonic()`` after which its name is not looked up, and no further address tried.
     """
     problem, tried = "its name has no address", collections.Counter[int]()
+    if (left_s := until - time.monotonic()) <= 0:
+        return None
     try:
-        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        places = _query(host, port, min(_QUERY_S, left_s))
     except OSError as error:
         return str(error.strerror or error)
     for family, kind, protocol, _, place in places:
@@ -96,13 +125,14 @@ def problem_of(host: str, port: int, until: float) -> str:
 def wait(hosts: Sequence[str], port: int, timeout_s: float) -> dict[str, str]:
     """Wait until all hosts answer. Returns those that do not within the time, each with its problem."""
     began, pause_s = time.monotonic(), _FIRST_WAIT_S
+    until = began + timeout_s + _LAST_ROUND_S
+    problems = dict.fromkeys(hosts, "there was no time to ask it")
     absent = list(hosts)
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
         while True:
-            problems = dict(
-                zip(absent, pool.map(lambda host: problem_of(host, port, began + timeout_s), absent), strict=True)
-            )
-            absent = [host for host, problem in problems.items() if problem]
+            found = zip(absent, pool.map(lambda host: problem_of(host, port, until), absent), strict=True)
+            problems.update((host, problem) for host, problem in found if problem is not None)
+            absent = [host for host in absent if problems[host]]
             waited_s = time.monotonic() - began
             remaining_s = timeout_s - waited_s
             if not absent or remaining_s <= 0:
