@@ -175,10 +175,23 @@ def test_it_is_in_a_config_map_of_the_run(kind: str, tmp_path: Path) -> None:
     assert "/tmp/seatrial/train.py" in str(objects[-1])
 
 
-def test_the_image_has_priority(tmp_path: Path) -> None:
-    typed = {"script": ["train.py", "--epochs", "3"]}
-    environ = {"SEATRIAL_SCRIPT": "/tmp/seatrial/train.py"}
-    assert with_carried_script(typed, environ)["script"] == ["/tmp/seatrial/train.py", "--epochs", "3"]
+_COPY = "/tmp/seatrial/train.py"
+
+
+def test_pods_have_priority_at_an_absolute_path(tmp_path: Path) -> None:
+    typed = {"script": [f"{tmp_path}/train.py", "--epochs", "3"]}
+    assert with_carried_script(typed, {"SEATRIAL_SCRIPT": _COPY})["script"] == [_COPY, "--epochs", "3"]
     assert with_carried_script(typed, {}) == typed
     (tmp_path / "train.py").touch()
-    assert with_carried_script(typed, environ) == typed
+    assert with_carried_script(typed, {"SEATRIAL_SCRIPT": _COPY}) == typed
+
+
+@pytest.mark.parametrize("script", ["train.py", "./train.py", "code/train.py"])
+def test_at_a_relative_path_pods_start_what_came_along(script: str, tmp_path: Path) -> None:
+    """A claim below the folder where they start may have such a file, and others may write to that claim."""
+    (tmp_path / "code").mkdir()
+    for place in ("train.py", "code/train.py"):
+        (tmp_path / place).touch()
+    typed = {"script": [script, "--epochs", "3"]}
+    assert with_carried_script(typed, {"SEATRIAL_SCRIPT": _COPY})["script"] == [_COPY, "--epochs", "3"]
+    assert with_carried_script(typed, {}) == typed

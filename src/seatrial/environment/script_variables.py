@@ -12,7 +12,7 @@ CONDUCT = "SEATRIAL_CONDUCT"
 """Set: the ranks of ``launch`` under mpirun have agents, and the first of them conducts. In pods the exit code of
 mpirun is all that is known otherwise, and that of Open MPI 5.0.7 is 0 although it has lost a node."""
 CARRIED = "SEATRIAL_SCRIPT"
-"""Path of the script that came with a pod, for one that its image does not have."""
+"""Path of the script that came with a pod."""
 _TORCHRUN = "TORCHELASTIC_"
 _SLURM_JOB = "SLURM_JOB_ID"
 _MPI = (

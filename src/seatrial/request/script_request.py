@@ -146,9 +146,12 @@ def become_rank(options: Mapping[str, Any], target_request: TargetRequest, ident
 
 
 def with_carried_script(options: Mapping[str, Any], environ: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return the options with the script that came with this pod, where the image has none of the path typed."""
+    """Return the options with the script that came with this pod, unless the path typed is absolute and leads to one.
+
+    A relative path is one of the user's machine, whatever lies where the pods start: a claim may be mounted below.
+    """
     script = options["script"]
-    if CARRIED not in environ or not script or exists(script[0]):
+    if CARRIED not in environ or not script or (script[0].startswith("/") and exists(script[0])):
         return options
     return {**options, "script": [environ[CARRIED], *script[1:]]}
 

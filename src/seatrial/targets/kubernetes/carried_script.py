@@ -39,11 +39,11 @@ def carried_script(
     """Return the script to carry along, None where pods have it, as far as this machine can know; and what to tell the
     user of that, a sentence or an empty text.
 
-    A relative path is one of this machine: nothing is in the folder where the pods start. An absolute one may be in the
-    image, which then has priority, so what cannot be carried is left to the pods; so is what another user could have
-    put at that path here, such as a link to a private file. Raises RequestError for a relative path that cannot be
-    carried; one that is not on this machine either is left to the pods if ``may_be_there``: a patch may let them start
-    in another folder, and a manifest may be printed on another machine.
+    A relative path is one of this machine, whatever lies where the pods start. An absolute one may be in the image,
+    which then has priority, so what cannot be carried is left to the pods; so is what another user could have put at
+    that path here, such as a link to a private file. Raises RequestError for a relative path that cannot be carried;
+    one that is not on this machine either is left to the pods if ``may_be_there``: a patch may let them start in
+    another folder, and a manifest may be printed on another machine.
     """
     if any(f"{script}/".startswith(f"{claim.path}/") for claim in claims):
         return None, ""
