@@ -137,21 +137,27 @@ def test_a_pod_whose_ranks_never_met_the_others_has_done_no_work(tmp_path: Path)
     assert heard.outcome(training())["text"] == f"pod t-1 {_ENDED}"
 
 
+@pytest.mark.parametrize("stays", [False, True])
 def test_a_pod_in_the_place_of_a_preempted_one_begins_another_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operator made another pod of that name: a training that ended well was "interrupted" by the old preemption."""
+    """An operator made another pod: a training that ended well was "interrupted" by the old preemption.
+
+    ``stays``: whether that one is still in the lists, with a name that differs; else the other pod has its name.
+    """
     monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 1.5)
     preempted = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
     gone = ended(1, 143, is_deleted=True, **preempted)
+    new = {"uid": "u-new", **({"name": "trial-1-1-y"} if stays else {})}
     runs, done = (
-        {**pod, "metadata": {**pod["metadata"], "uid": "u-new", "creationTimestamp": "2026-01-01T00:01:00Z"}}
+        {**pod, "metadata": {**pod["metadata"], **new, "creationTimestamp": "2026-01-01T00:01:00Z"}}
         for pod in (running(1), ended(1, 0, phase="Succeeded"))
     )
+    still = [gone] if stays else []
     lists = [
         *([running(0), running(1)], [running(0), gone]),
-        *([[running(0), runs]] * 8),
-        *([running(0), done], [ended(0, 0, phase="Succeeded"), done]),
+        *([[running(0), *still, runs]] * 8),
+        *([running(0), *still, done], [ended(0, 0, phase="Succeeded"), *still, done]),
     ]
     result = (log_of("trial-1-0-x"), "echo '2026-01-01T00:00:01Z trained 9 of 9 steps'")
     others = (LOGS, "echo 2026-01-01T00:00:01Z step 9")

@@ -176,9 +176,10 @@ class PodFollower:
             return "" if self._restarts else "failed"
         if self.first_log is None or self._job.nodes == 1 or self._under_mpi:
             return ""
-        others = [pod for pod in ended if pod.uid != self.first_log.pod.uid]
+        # An operator may put another pod in the place of one that was stopped, which may still be listed.
+        first, going = self.first_log.pod, {pod.number for pod in self.pods if pod.state != "ended"}
+        others = [pod for pod in ended if pod.uid != first.uid and not (pod.number in going and self.is_replaced(pod))]
         have_all_ended = len({pod.number for pod in others}) >= self._job.nodes - 1
-        # An operator may put another pod in the place of one that was stopped.
         return " ".join(sorted(pod.uid for pod in others)) if have_all_ended else ""
 
     def has_gone(self, pod: PodStatus) -> bool:
