@@ -174,12 +174,6 @@ def test_an_address_needs_no_question() -> None:
         assert ControllerSearch(address, 1, environ=POD, resolv_conf="", resolve=refuse).addresses() == (address,)
 
 
-def test_text_that_only_begins_as_an_address_is_a_name() -> None:
-    """The system would ask DNS for it, in the midst of a connection."""
-    search = ControllerSearch("10.0.0.7%eth0", 1, environ={}, resolve=lambda name: [f"of {name}"])
-    assert search.addresses() == ("of 10.0.0.7%eth0",)
-
-
 def test_the_own_address_of_a_pod_comes_from_its_hosts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*words: object, **more: object) -> None:
         raise AssertionError("a question to DNS")

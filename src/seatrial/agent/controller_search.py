@@ -73,7 +73,7 @@ def full_name(host: str, resolv_conf: str) -> str:
 
 def _is_address(host: str) -> bool:
     try:
-        ipaddress.ip_address(host)
+        ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return False
     return True
