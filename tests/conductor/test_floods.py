@@ -6,18 +6,18 @@ import contextlib
 import json
 import socket
 import time
-import zlib
 
 import pytest
 from by_day import by_day
 from conductor.served import served as _served
 from conductor.stub_agent import RUN, TOKEN, StubAgent
 from event_streams import event_of
+from foreign_lines import line_of, nested, parts_of
 
 from seatrial.conductor import base, event_allowance, hang_detector, peer
 from seatrial.protocol.events import Source
 from seatrial.protocol.handshake import proof
-from seatrial.protocol.wire import PREFIX, encode
+from seatrial.protocol.wire import encode
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +25,6 @@ def _small_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hang_detector, "GRACE_S", 0.1)
     monkeypatch.setattr(event_allowance, "BURST_BYTES", 400_000)
     monkeypatch.setattr(event_allowance, "BYTES_PER_S", 0)
-
-
-def _line(body: str) -> bytes:
-    """A line that our own encoder would not write."""
-    return PREFIX + f"{zlib.crc32(body.encode()):08x} ".encode() + body.encode() + b"\n"
 
 
 @pytest.mark.parametrize("kind", by_day(["progress", "x"]))
@@ -53,18 +48,32 @@ def test_large_messages_count_before_they_are_decoded(depth: int, kind: str, mon
         agent = StubAgent(served.server.port)
         with agent.socket, contextlib.suppress(OSError):
             for _ in range(100):
-                agent.send({"kind": kind, "ranks": {}, "x": json.loads("[" * depth + "]" * depth), "y": "y" * 50_000})
+                deep, long = "[" * depth + "]" * depth, "y" * 50_000
+                agent.send_lines(parts_of(f'{{"kind":"{kind}","ranks":{{}},"x":{deep},"y":"{long}"}}'))
         served.over()
     (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
     assert (seen["node"], seen["how"]) == (0, "lost")
     assert "it sent more events than any check needs" in seen["detail"]
 
 
+def test_a_message_that_no_other_one_can_hold_is_damage_of_its_node() -> None:
+    """The first pod holds it in another one, which the controller outside could not read: it read the log again."""
+    output = {"kind": "output", "gen": 0, "rank": 0, "lines": [], "left_out": 0, "x": nested(62)}
+    with _served() as served:
+        agent = StubAgent(served.server.port)
+        agent.send(output, output)
+        agent.serve()
+        served.over()
+    assert served.server.damaged == 2
+    (note,) = [event for event in served.events if event["kind"] == "note"]
+    assert (note["severity"], note["text"].partition(",")[0]) == ("error", "node 0 sent a line that is cut or changed")
+
+
 def test_an_agent_that_sends_damage_without_end_is_ended() -> None:
     with _served() as served:
         agent = StubAgent(served.server.port)
         with agent.socket, contextlib.suppress(OSError):
-            agent.send_lines(_line('{"kind":"status","x":' + "[" * 90 + "]" * 90 + "}") * 1_000)
+            agent.send_lines(line_of('{"kind":"status","x":' + "[" * 90 + "]" * 90 + "}") * 1_000)
         served.over()
     (seen,) = [entry for event in served.events if event["kind"] == "trouble" for entry in event["seen"]]
     assert "it sent more events than any check needs" in seen["detail"]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +15,7 @@ from conductor.served import STEPS, Served
 from conductor.served import served as _served
 from conductor.stub_agent import RUN, TOKEN, StubAgent
 from event_streams import event_of
+from foreign_lines import line_of
 
 from seatrial.agent import agent_main
 from seatrial.conductor import server
@@ -26,7 +25,7 @@ from seatrial.errors import SeatrialError
 from seatrial.protocol.events import THIS_MACHINE
 from seatrial.protocol.handshake import node_token, proof, proves
 from seatrial.protocol.line_tags import CHANGED
-from seatrial.protocol.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
+from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 
 _HELLO = {"kind": "hello", "nonce": "n", "node_rank": 0}
 _MAX_STRANGERS = 256
@@ -40,11 +39,6 @@ def _is_closed(stranger: socket.socket) -> bool:
         while piece := stranger.recv(1 << 12):
             heard += piece
     return b"welcome" not in heard
-
-
-def _line(body: str) -> bytes:
-    """What our own encoder would not write."""
-    return PREFIX + f"{zlib.crc32(body.encode()):08x} ".encode() + body.encode() + b"\n"
 
 
 def test_a_trial_goes_through() -> None:
@@ -74,14 +68,14 @@ def test_all_addresses_are_those_of_ipv6_too(address: str) -> None:
         encode({"kind": "hello", "node_rank": 0}),
         encode({**_HELLO, "node_rank": 1}),
         encode({**_HELLO, "node_rank": False}),
-        [_line('{"part":[0,1,"x"],"text":"\\ud800"}')],
+        [line_of('{"part":[0,1,"x"],"text":"\\ud800"}')],
         encode(_HELLO) * 2,
         encode(_HELLO) + encode({"kind": "proof", "proof": proof(TOKEN, "agent", "n", "guessed", 0)}),
         encode({**_HELLO, "nonce": "\ud800"}) + encode({"kind": "proof"}),
         encode({**_HELLO, "node_rank": -1}),
         encode({**_HELLO, "node_rank": "0"}),
         encode({**_HELLO, "kind": "status"}),
-        [_line(json.dumps({**_HELLO, "node_rank": float("nan")}))],
+        [line_of({**_HELLO, "node_rank": float("nan")})],
         [b"x" * (MAX_LINE_BYTES * 4)],
         [b"GET / HTTP/1.1\r\n\r\n"],
         [bytes(range(256)) * 8, b"\n"],
@@ -420,8 +414,8 @@ def test_malformed_messages_of_an_agent_are_counted() -> None:
     wrong += [{"seq": 1}]
     unknown: list[Any] = [{"kind": "killed"}, {"kind": "weather", "gen": 0}]
     damaged = [
-        _line('{"kind":"status","ranks":{"0":["R",Infinity,Infinity,"x"]}}'),
-        _line('{"kind":"measurements","gen":0,"src":"rank0.0","seq":7,"measurements":[{"value":NaN}]}'),
+        line_of('{"kind":"status","ranks":{"0":["R",Infinity,Infinity,"x"]}}'),
+        line_of('{"kind":"measurements","gen":0,"src":"rank0.0","seq":7,"measurements":[{"value":NaN}]}'),
         b"@seatrial1 00000000 {}\n",
     ]
     with _served() as served:

@@ -1,14 +1,8 @@
-"""Values that nobody expects, and lines that our own encoder would not write."""
+"""Values that nobody expects."""
 
 from __future__ import annotations
 
-import json
-import zlib
-from typing import Any
-
 from hypothesis import strategies as st
-
-from seatrial.protocol.wire import PREFIX
 
 HOSTILE_TEXTS = [
     "<script>alert(1)</script>",
@@ -61,10 +55,3 @@ VALUES = st.recursive(
     max_leaves=4,
 )
 """JSON values."""
-
-
-def line_of(body: dict[str, Any] | str) -> bytes:
-    """A line with a right checksum, whatever it holds: lone surrogates, NaN, megabytes."""
-    text = body if isinstance(body, str) else json.dumps(body, separators=(",", ":"))
-    raw = text.encode(errors="surrogatepass")
-    return PREFIX + f"{zlib.crc32(raw):08x} ".encode() + raw + b"\n"

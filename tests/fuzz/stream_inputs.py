@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from event_streams import SCENES, Event
-from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES, line_of
+from foreign_lines import line_of
+from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES
 from hypothesis import strategies as st
 
 _EVENTS = {name: make().events for name, make in SCENES.items()}

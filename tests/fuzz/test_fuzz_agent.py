@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from agent.stub_conductor import AnyJob
+from foreign_lines import line_of
 from fuzz.harness import Target, count, explore
-from fuzz.hostile_values import HOSTILE_TEXTS, VALUES, line_of
+from fuzz.hostile_values import HOSTILE_TEXTS, VALUES
 from hypothesis import strategies as st
 
 from seatrial.agent import agent_main as agent_main

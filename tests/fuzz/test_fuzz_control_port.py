@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from conductor.stub_agent import RUN, TOKEN, StubAgent
+from foreign_lines import line_of
 from fuzz.harness import Target, count, explore
-from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES, line_of
+from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES
 from hypothesis import strategies as st
 
 from seatrial.conductor.clock import clock_s

@@ -11,8 +11,9 @@ import pytest
 from conductor.simulated_agents import SimulatedFleet
 from conductor.simulated_records import STEPS, Planted
 from event_streams import event_of
+from foreign_lines import line_of
 from fuzz.harness import Target, count, explore
-from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES, line_of
+from fuzz.hostile_values import HOSTILE_TEXTS, RAW_NUMBERS, VALUES
 from fuzz.oracle import may_pass
 from hypothesis import strategies as st
 

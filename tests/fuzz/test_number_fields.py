@@ -10,8 +10,8 @@ import pytest
 from by_day import by_day
 from event_streams import SCENES, Event, Stream
 from fake_checks import fake_load
+from foreign_lines import line_of
 from fuzz.harness import watched
-from fuzz.hostile_values import line_of
 from fuzz.oracle import may_pass
 from fuzz.test_fuzz_streams import _assert_harmless
 

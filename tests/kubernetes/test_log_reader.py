@@ -209,6 +209,16 @@ def test_missing_events_are_read_again_then_counted_as_lost(tmp_path: Path) -> N
     assert listener.log.lost == 1
 
 
+def test_a_log_with_many_holes_is_read_again_once(tmp_path: Path) -> None:
+    """Else each hole costs the whole log once more, and the run waits for it."""
+    lines = [line for number in range(0, 400, 2) for line in lines_of(number, {**EVENTS[0], "seq": number})]
+    listener = Listener(tmp_path, ("*", f"cat {file_of(tmp_path, 'log', stamped(lines))}"))
+    assert [event["seq"] for event in listener.all()] == [*range(0, 400, 2)]
+    assert listener.log.lost == 199
+    # The stream with the first hole, the one that looks for it, and the one that shows that nothing follows.
+    assert len((tmp_path / "calls").read_text().splitlines()) == 3
+
+
 def test_unproved_events_are_text(tmp_path: Path) -> None:
     forged = {"kind": "step_end", "seq": 0, "outcome": "done"}
     lines = [

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-import zlib
 from typing import Any
 
 import pytest
 from by_day import by_day
+from foreign_lines import line_of, nested, parts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.protocol import wire
-from seatrial.protocol.wire import MAX_LINE_BYTES, PREFIX, Decoder, encode
+from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -64,26 +64,20 @@ def test_a_cut_line_is_damaged_or_nothing(message: dict[str, Any], data: st.Data
 
 @pytest.mark.parametrize("text", ["\ud800", "é"])
 def test_a_part_that_is_no_piece_of_json_is_damage(text: str) -> None:
-    body = json.dumps({"part": [0, 1, "x"], "text": text}).encode()
     decoder = Decoder()
-    assert decoder.line(PREFIX + f"{zlib.crc32(body):08x} ".encode() + body) is None
+    assert decoder.line(line_of({"part": [0, 1, "x"], "text": text})) is None
     assert decoder.damaged == 1
 
 
 def test_a_message_that_is_longer_than_any_of_ours_is_damage() -> None:
     text = '{"x":"' + "x" * 3_000 + '"}'
-    key = f"{zlib.crc32(text.encode()):08x}{len(text)}"
     decoder = Decoder()
-    lines = [
-        encode({"part": [number, 2, key], "text": piece}) for number, piece in enumerate((text[:2_500], text[2_500:]))
-    ]
-    assert list(decoder.lines(b"".join(line for one in lines for line in one))) == []
+    assert list(decoder.lines(parts_of(text, 2_500))) == []
     assert decoder.damaged == 1
 
 
 def test_a_line_longer_than_any_of_ours_is_not_decoded() -> None:
-    body = b'{"x":[' + b"[]," * 2_000_000 + b"[]]}"
-    line = PREFIX + f"{zlib.crc32(body):08x} ".encode() + body
+    line = line_of('{"x":[' + "[]," * 2_000_000 + "[]]}")
     decoder = Decoder()
     tracemalloc.start()
     try:
@@ -105,17 +99,17 @@ def test_a_split_message_that_is_refused_is_not_decoded(monkeypatch: pytest.Monk
     """Also one that is too deep takes seconds to decode."""
     asked: list[int] = []
     decoded: list[str] = []
-    real = wire._loads
+    real = Decoder._loads
 
     def refuse(kept_bytes: int) -> bool:
         asked.append(kept_bytes)
         return False
 
-    def keep(body: str) -> dict[str, Any] | None:
+    def keep(decoder: Decoder, body: str) -> dict[str, Any] | None:
         decoded.append(body)
-        return real(body)
+        return real(decoder, body)
 
-    monkeypatch.setattr(wire, "_loads", keep)
+    monkeypatch.setattr(Decoder, "_loads", keep)
     decoder = Decoder(refuse)
     assert list(decoder.lines(b"".join(encode({"x": [[]] * 2_000})))) == []
     assert (len(asked), decoder.damaged) == (1, 1)
@@ -125,8 +119,73 @@ def test_a_split_message_that_is_refused_is_not_decoded(monkeypatch: pytest.Monk
 
 def test_a_split_message_that_is_too_deep_is_damage() -> None:
     decoder = Decoder()
-    assert list(decoder.lines(b"".join(encode({"x": ["y" * 9_000, json.loads("[" * 80 + "]" * 80)]})))) == []
+    assert list(decoder.lines(parts_of(json.dumps({"x": "y" * 9_000, "z": nested(80)}, separators=(",", ":"))))) == []
     assert decoder.damaged == 1
+
+
+_OTHER_FORMS = {
+    "a space": '{"x": 1}',
+    "a key twice": '{"x":2,"x":1}',
+    "a letter beyond ASCII": '{"x":"é"}',
+    "a character that is escaped": '{"x":"\x7f"}',
+    "a letter that is not escaped": '{"x":"\\u0061"}',
+    "an exponent in place of zeros": '{"x":1e15}',
+    "more digits": '{"x":1.50}',
+    "minus zero": '{"x":-0}',
+    "NaN": '{"x":NaN}',
+    "more than a float": '{"x":1e999}',
+    "digits without end": '{"x":' + "9" * 301 + "}",
+    "no dictionary": "[1]",
+}
+
+
+@pytest.mark.parametrize("form", _OTHER_FORMS.values(), ids=_OTHER_FORMS)
+def test_a_message_in_another_form_than_ours_is_damage(form: str) -> None:
+    """Encoded again it would be larger, or another one: each reader after the first one would take it otherwise."""
+    for text in (line_of(form), parts_of(form) if form.isascii() else b""):
+        decoder = Decoder()
+        assert list(decoder.lines(text)) == []
+        assert decoder.damaged == (1 if text else 0)
+
+
+def test_a_merged_message_that_would_be_a_part_in_one_line_is_damage() -> None:
+    """A reader of the file in which it is kept would miss it."""
+    decoder = Decoder()
+    assert list(decoder.lines(parts_of('{"kind":"note","part":1}'))) == []
+    assert decoder.damaged == 1
+
+
+@pytest.mark.parametrize(("levels", "is_taken"), [(31, True), (32, False), (63, False)])
+def test_a_message_of_an_agent_is_half_as_deep_as_one_of_ours(levels: int, is_taken: bool) -> None:
+    message = {"x": nested(levels)}
+    taken = list(Decoder(of_agent=True).lines(b"".join(encode(message))))
+    assert taken == [message] * is_taken
+    for held in taken:
+        assert list(Decoder().lines(b"".join(encode({"y": {"z": held}})))) == [{"y": {"z": message}}]
+
+
+@pytest.mark.parametrize(("parts", "is_taken"), [(4, True), (5, False)])
+def test_a_message_of_an_agent_has_half_as_many_parts_as_one_of_ours(
+    parts: int, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "_MAX_PARTS", 8)
+    lines = encode({"x": "y" * (wire._PART_CHARS * parts - 100)})
+    decoder = Decoder(of_agent=True)
+    taken = list(decoder.lines(b"".join(lines)))
+    assert (len(lines), len(taken), decoder.damaged) == (parts, is_taken, 0 if is_taken else parts)
+    for held in taken:
+        assert list(Decoder().lines(b"".join(encode({"y": held})))) == [{"y": held}]
+
+
+@given(messages)
+def test_what_is_encoded_is_taken_and_nothing_deeper_is_encoded(message: dict[str, Any]) -> None:
+    for levels in (63, 64):
+        try:
+            lines = encode({**message, "x": nested(levels)})
+        except ValueError:
+            assert levels == 64
+        else:
+            assert list(Decoder().lines(b"".join(lines))) == [{**message, "x": nested(levels)}]
 
 
 @given(st.binary(max_size=300))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from event_streams import RUN, Stream, healthy, lines_of, node_lost, second_generation
 from fake_checks import fake_load
+from foreign_lines import nested
 
 from seatrial import files
 from seatrial.errors import RequestError
 from seatrial.judge.conclude import Conclusion, conclude
-from seatrial.protocol import wire
 from seatrial.protocol.wire import Decoder, encode
 from seatrial.report import recorded_events
 from seatrial.report.recorded_events import read_events
@@ -80,13 +80,13 @@ def test_a_split_message_counts_before_it_is_decoded(tmp_path: Path, monkeypatch
     path.write_bytes(b"".join(encode({"kind": "run", "x": [[]] * 5_000})))
     monkeypatch.setattr(recorded_events, "_MAX_BYTES", 60_000)
     decoded: list[int] = []
-    real = wire._loads
+    real = Decoder._loads
 
-    def count(body: str) -> dict[str, Any] | None:
+    def count(decoder: Decoder, body: str) -> dict[str, Any] | None:
         decoded.append(len(body))
-        return real(body)
+        return real(decoder, body)
 
-    monkeypatch.setattr(wire, "_loads", count)
+    monkeypatch.setattr(Decoder, "_loads", count)
     with pytest.raises(RequestError, match=r"more than .* in total"):
         read_events([path])
     assert max(decoded) < 4_000
@@ -113,6 +113,15 @@ def test_the_file_of_a_node_takes_back_nothing(src: str, tmp_path: Path) -> None
     later = judged(tmp_path)
     assert (later.verdict.status, later.findings[0].culprit) == ("FAIL", blamed)
     assert any("1 lines were cut or changed" in gap for gap in later.trial.missing)
+
+
+def test_the_file_of_a_node_has_only_what_its_connection_could_bring(tmp_path: Path) -> None:
+    events = healthy(2, nodes=2).events
+    write(tmp_path / "controller.events", events)
+    head = {"run": RUN, "src": "node1", "seq": 90, "t": 9.0}
+    write(tmp_path / "node1.events", [{**head, "kind": "facts", "gen": 0, "step": 0, "facts": nested(40)}])
+    messages, damaged = read_events([tmp_path])
+    assert (len(messages), damaged) == (len(events), 1)
 
 
 def test_the_file_of_a_node_replaces_no_events_of_others(tmp_path: Path) -> None:

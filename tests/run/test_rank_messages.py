@@ -42,6 +42,13 @@ def test_output_that_no_agent_sends_is_damage(lines: object) -> None:
         require_sound({**_SOUND["output"], **_LAST, "lines": lines}, 2, 3)
 
 
+@pytest.mark.parametrize("kind", READ)
+def test_more_than_is_read_is_damage(kind: str) -> None:
+    """It would fill the log of a pod, and nothing bounds it."""
+    with pytest.raises(DamageError, match="x"):
+        require_sound({**_SOUND[kind], **_LAST, "x": 1}, 2, 3)
+
+
 def test_a_log_that_is_followed_speaks_of_the_ranks_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[dict[str, Any]] = []
 

@@ -68,7 +68,7 @@ class Peer:
         self.buffer = b""
         """The line after them, which has no end yet."""
         self.out = b""
-        self.decoder = Decoder(self._may_decode)
+        self.decoder = Decoder(self._may_decode, of_agent=True)
         self.allowance = EventAllowance(self.since)
         self.floods = False
         """It sent more than its allowance."""
@@ -88,7 +88,7 @@ class Peer:
         From now on its lines count, and those of a whole message are given back. Parts that came before counted
         nowhere.
         """
-        self.node, self.decoder = node, Decoder(self._may_decode)
+        self.node, self.decoder = node, Decoder(self._may_decode, of_agent=True)
 
     def _may_decode(self, kept_bytes: int) -> bool:
         return kept_bytes <= _LARGE_BYTES or self.count(kept_bytes)

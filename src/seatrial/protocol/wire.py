@@ -4,12 +4,14 @@ A line is ``@seatrial1 CRC32 {json}`` and at most 4,000 bytes long with its newl
 stay whole when several processes write to one pipe, so the same lines survive in shared launcher output. The checksum
 is over the JSON bytes; a line that was cut, mixed with another or changed is rejected. A message that does not fit is
 split into numbered parts.
+
+A message has one form, the one that ``encode`` writes, and each other one is damage. So whoever passes a message on, or
+keeps it, writes what came, and each later reader takes it at the same cost.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +22,7 @@ MAX_LINE_BYTES = 4_000
 _MOST_LINE_BYTES = MAX_LINE_BYTES + 1
 """Bytes of a line as a log may hold it: with a carriage return before its newline."""
 _MAX_PARTS = 4_096
+"""Parts of a message. One of an agent has half as many, and is half as deep: the first pod puts it into another one."""
 _PART_CHARS = (MAX_LINE_BYTES - 120) // 2
 """Quoting a piece of JSON inside JSON at most doubles it (every quote and backslash is escaped)."""
 _OPEN_PARTIALS = 64
@@ -32,15 +35,20 @@ _VALUE_BYTES = 16
 """Bytes that each value of a message counts in addition. ``[],`` takes 64 bytes as an object and so counts as 35; the
 events of a trial count as twice their text."""
 _DEEPEST = 64
-"""Nesting of a message; ours have six. A message must not reach the recursion limit when it is encoded again."""
+"""Nesting of a message; ours have fewer than ten. None must not reach the recursion limit when it is encoded again."""
+
+_text = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode
+"""A function from a message to its JSON."""
 
 
 def encode(message: Mapping[str, object]) -> list[bytes]:
     """Return the lines of one message, each with its newline, each to be written by one ``write``.
 
-    Raises ValueError for a value that JSON does not have, such as NaN, and for a message that is too large.
+    Raises ValueError for a value that JSON does not have, such as NaN, and for a message that is too large or too deep.
     """
-    body = json.dumps(message, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    if _is_too_deep(message, _DEEPEST):
+        raise ValueError(f"a message is nested deeper than {_DEEPEST}")
+    body = _text(message)
     line = _line(body.encode())
     if len(line) <= MAX_LINE_BYTES:
         return [line]
@@ -49,7 +57,7 @@ def encode(message: Mapping[str, object]) -> list[bytes]:
     if len(pieces) > _MAX_PARTS:
         raise ValueError(f"a message of {len(body)} bytes is too large to be sent")
     return [
-        _line(json.dumps({"part": [number, len(pieces), key], "text": piece}, separators=(",", ":")).encode())
+        _line(_text({"part": [number, len(pieces), key], "text": piece}).encode())
         for number, piece in enumerate(pieces)
     ]
 
@@ -61,13 +69,16 @@ def _line(body: bytes) -> bytes:
 class Decoder:
     """Turns lines into messages. Other lines are ignored; damaged ones are counted."""
 
-    def __init__(self, may_decode: Callable[[int], bool] = lambda kept_bytes: True) -> None:
+    def __init__(self, may_decode: Callable[[int], bool] = lambda kept_bytes: True, *, of_agent: bool = False) -> None:
         """Begin without a message.
 
-        ``may_decode``: asked with the ``kept_bytes`` of each split message before it is decoded, which takes about as
-        long as it costs to keep it; one that may not be decoded is damage.
+        Args:
+            may_decode: asked with the ``kept_bytes`` of each split message before it is decoded, which takes about as
+                long as it costs to keep it; one that may not be decoded is damage.
+            of_agent: an agent sent the lines, so that another message must be able to hold each one.
         """
         self._may_decode = may_decode
+        self._most_parts, self._deepest = (limit // (1 + of_agent) for limit in (_MAX_PARTS, _DEEPEST))
         self.damaged = 0
         """Lines with our prefix that were cut or changed."""
         self.kept_bytes = 0
@@ -89,7 +100,7 @@ class Decoder:
             self.kept_bytes = len(line) - start
         else:
             self.kept_bytes = _kept_bytes(line[start + len(PREFIX) :])
-            message = _parse(line[start + len(PREFIX) :])
+            message = self._parse(line[start + len(PREFIX) :])
         if message is None:
             self.damaged += 1
             return None
@@ -111,7 +122,7 @@ class Decoder:
             # Pieces of ``encode`` are in ASCII and no longer; a lone surrogate has no bytes.
             if len(text) > _PART_CHARS or not text.isascii():
                 raise ValueError
-            if not 0 <= number < count <= _MAX_PARTS:
+            if not 0 <= number < count <= self._most_parts:
                 raise ValueError
         except (KeyError, TypeError, ValueError):
             self.damaged += 1
@@ -129,9 +140,30 @@ class Decoder:
             self.damaged += 1
             return None
         self.kept_bytes, self.num_parts = _kept_bytes(body.encode()), count
-        merged = _loads(body) if self._may_decode(self.kept_bytes) else None
-        self.damaged += merged is None
+        merged = self._loads(body) if self._may_decode(self.kept_bytes) else None
+        if merged is None or "part" in merged:  # in one line it would be a part
+            self.damaged += 1
+            return None
         return merged
+
+    def _parse(self, rest: bytes) -> dict[str, Any] | None:
+        checksum, _, body = rest.rstrip(b"\r\n").partition(b" ")
+        try:
+            if len(checksum) == 8 and int(checksum, 16) == zlib.crc32(body):
+                return self._loads(body.decode())
+        except ValueError:
+            pass
+        return None
+
+    def _loads(self, body: str) -> dict[str, Any] | None:
+        try:
+            message = json.loads(body, parse_int=_bounded)
+            # Of a key that comes twice Python keeps one; NaN and 1e999, which it reads, raise ValueError here.
+            is_ours = isinstance(message, dict) and _text(message) == body
+        except (ValueError, RecursionError):
+            return None
+        may_be_deep = body.count("[") + body.count("{") > self._deepest
+        return message if is_ours and not (may_be_deep and _is_too_deep(message, self._deepest)) else None
 
     def _forget(self, key: str) -> None:
         self._partial_chars -= sum(map(len, self._partial.pop(key).values()))
@@ -141,29 +173,6 @@ def _kept_bytes(body: bytes) -> int:
     return len(body) + _VALUE_BYTES * (body.count(b",") + body.count(b"[") + body.count(b"{"))
 
 
-def _parse(rest: bytes) -> dict[str, Any] | None:
-    checksum, _, body = rest.rstrip(b"\r\n").partition(b" ")
-    try:
-        if len(checksum) == 8 and int(checksum, 16) == zlib.crc32(body):
-            return _loads(body.decode())
-    except (ValueError, UnicodeDecodeError):
-        pass
-    return None
-
-
-def _refuse(constant: str) -> None:
-    """Reject NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError(constant)
-
-
-def _finite(text: str) -> float:
-    """Reject a number such as 1e999, which Python reads as infinity and would not encode again."""
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(text)
-    return number
-
-
 def _bounded(text: str) -> int:
     """Reject an integer that no float can hold: arithmetic with it raises OverflowError."""
     if len(text) > _MOST_DIGITS:
@@ -171,19 +180,11 @@ def _bounded(text: str) -> int:
     return int(text)
 
 
-def _loads(body: str) -> dict[str, Any] | None:
-    try:
-        message = json.loads(body, parse_constant=_refuse, parse_float=_finite, parse_int=_bounded)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) and not _is_too_deep(message) else None
-
-
-def _is_too_deep(message: dict[str, Any]) -> bool:
+def _is_too_deep(message: Mapping[str, object], deepest: int) -> bool:
     level: list[Any] = [message]
-    for _ in range(_DEEPEST):
+    for _ in range(deepest):
         inner = (entry for value in level for entry in (value.values() if isinstance(value, dict) else value))
-        level = [entry for entry in inner if isinstance(entry, (dict, list))]
+        level = [entry for entry in inner if isinstance(entry, (dict, list, tuple))]
         if not level:
             return False
     return True

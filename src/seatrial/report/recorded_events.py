@@ -64,7 +64,7 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
     for file, is_named in listed:
         found = _FILE_OF_NODE.fullmatch(file.name)
         is_record = not found and (is_named or not has_record or file.name == RECORD)
-        decoder = shared if is_record else Decoder(may_decode)
+        decoder = shared if is_record else Decoder(may_decode, of_agent=True)
         try:
             # The owner of the folder may have put a link there since it was listed.
             with open_to_read(file, follows_links=is_named) as text:

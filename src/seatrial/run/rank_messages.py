@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial.protocol import fields
-from seatrial.protocol.commands import MOST_OUTPUT_CHARS
+from seatrial.protocol.commands import MOST_OUTPUT_CHARS, Output, RankLog, TrainingProgress
 
-READ = ("log", "output", "progress")
+READ = {"log": RankLog, "output": Output, "progress": TrainingProgress}
 """Messages that somebody reads besides the conductor. What nobody reads must not fill the log of a pod."""
 
 
 def require_sound(message: Mapping[str, Any], world_size: int, generations: int) -> None:
-    """Raise DamageError for one of these messages that lacks what is read of it, or is of no rank or generation of the
-    run; ``RankLogs`` reads pieces of output.
+    """Raise DamageError for one of these messages that lacks what is read of it, has more, or is of no rank or
+    generation of the run; ``RankLogs`` reads pieces of output.
 
     Only the conductor knows who sent it. A controller outside of its pod takes it for a message of that pod, and keeps
     something of each rank and generation.
@@ -24,6 +24,8 @@ def require_sound(message: Mapping[str, Any], world_size: int, generations: int)
         world_size: how many ranks the run has.
         generations: how many it can have.
     """
+    if unknown := message.keys() - READ[message["kind"]].__annotations__.keys():
+        raise fields.DamageError(min(unknown))
     for key, number in (("rank", world_size), ("gen", generations)):
         if fields.whole(message, key) >= number:
             raise fields.DamageError(key)

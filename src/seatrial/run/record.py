@@ -70,22 +70,23 @@ class Recorder:
         self._file = self._disk.open(str(self.path), lambda gap_bytes: b"\n", _MOST_BYTES, syncs=True)
 
     def __call__(self, event: dict[str, Any]) -> None:
-        self.events.append(event)
+        """Record an event, or raise ValueError for one that nobody could read again (``wire.encode``)."""
+        lines = encode(event)
         self.send(event)
+        self.events.append(event)
         if self._is_complete:
-            self._disk.write(self._file, b"".join(encode(event)))
+            self._disk.write(self._file, b"".join(lines))
             self._note_lack()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Print the message with its number and a proof where a controller outside the cluster reads this pod's log."""
+        """Print the message with its number and a proof where a controller outside the cluster reads this pod's log.
+
+        Raises ValueError, and gives out no number, for a message that is too large or too deep to be read there.
+        """
         if "SEATRIAL_LIVE" in os.environ:
             signature = proof(self._token, "log", json.dumps(message), "", self._num_sent)
             numbered = {"number": self._num_sent, "proof": signature, "message": message}
-            try:
-                lines = encode(numbered)
-            except ValueError:
-                # Too large, of a node that lies: the judge misses an event by the numbers of that node.
-                return
+            lines = encode(numbered)
             # The controller notices a line that could not be written by the gap in the numbers.
             self._num_sent += 1
             with contextlib.suppress(OSError, ValueError):

@@ -102,6 +102,9 @@ class PodLog:
         self._known_to_come = 0
         """How many lines like the last known one this stream brings again before its first new line."""
         self._from_start = False
+        """Whether entries are missing, and the log has not been read from its beginning for them."""
+        self._is_search = False
+        """Whether this stream was opened for that. Entries that it lacks are lost."""
         self._has_news = False
         """Whether this stream has brought a line that was not known."""
         self._discarding = False
@@ -203,7 +206,8 @@ class PodLog:
         options = {"container": self.pod.container, "timestamps": "true"}
         if not container_ended:
             options["follow"] = "true"
-        if self._last_count and not self._from_start:
+        self._is_search = self._from_start
+        if self._last_count and not self._is_search:
             options["sinceTime"] = (self._last[0][:19] + self._zone).decode()
         words = self._kubectl.raw(self.pod.namespace, "pods", self.pod.name, "log", **options)
         self._ended_before, self._known_to_come = container_ended, self._last_count
@@ -312,7 +316,7 @@ class PodLog:
 
     def _take_entry(self, entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
         number = entry["number"]
-        if number > self._next_number and not self._from_start:
+        if number > self._next_number and not self._is_search:
             # Entries are missing: read the log once more from its beginning.
             self._from_start = self._discarding = True
             assert self._process is not None
