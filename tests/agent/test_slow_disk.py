@@ -115,7 +115,7 @@ for number in range(4000):
 _PRINTED = b"".join(b"%015d\n" % number * 64 for number in range(4000))
 
 
-@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("watched", by_day([False, True]))
 def test_a_script_waits_for_the_disk_and_a_rank_of_ours_does_not(
     watched: bool, peer: Peer, disk: SlowDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

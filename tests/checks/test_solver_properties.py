@@ -6,6 +6,7 @@ import random
 from itertools import combinations
 from typing import Any
 
+import pytest
 from checks.simulated_fabric import SimulatedFabric
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -147,6 +148,7 @@ def test_good_members_more_change_nothing(size: int, more: int, data: st.DataObj
         assert names(fabric.trial()) == planted
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.integers(2, 40), st.integers(0, 2**32), st.booleans())
 def test_it_ends_even_where_each_answer_contradicts_those_before(size: int, seed: int, hints: bool) -> None:

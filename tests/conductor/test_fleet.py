@@ -47,7 +47,7 @@ def test_thousands_complain_and_the_dead_one_alone_is_blamed() -> None:
     assert [(finding.severity, finding.culprit.ranks) for finding in blame(trial)] == [("fail", (CULPRIT,))]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("stopped", marks=pytest.mark.slow), "absent"])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in ("stopped", "absent")])
 def test_a_rank_that_thousands_wait_for(kind: str) -> None:
     record = _run("eight ranks a node", Planted(kind=kind, rank=CULPRIT, at=3))  # type: ignore[arg-type]
     assert record.seen() == [("frozen" if kind == "stopped" else "absent", CULPRIT)]

@@ -104,6 +104,7 @@ def test_evidence_of_other_tools(tmp_path: Path, machine: dict[str, str]) -> Non
     assert json.loads(again.stdout)["evidence"] == ended.report["evidence"]
 
 
+@pytest.mark.nightly
 def test_a_node_without_nvml_asks_nvidia_smi(tmp_path: Path) -> None:
     gpu = NEW_XML.partition("<gpu ")[2].partition("</gpu>")[0]
     gpu = gpu.replace("<remapped_row_pending>Yes", "<remapped_row_pending>No").replace(
@@ -211,6 +212,7 @@ def test_gpus_whose_driver_shows_nothing_are_not_checked(tmp_path: Path, machine
     assert any(what.startswith("GPU diagnostics of ") for what in ended.report["acceptance"]["partial"])
 
 
+@pytest.mark.nightly
 def test_a_driver_that_shows_nothing_changes_no_trial_of_cpus(tmp_path: Path, machine: dict[str, str]) -> None:
     nvml_double.write(tmp_path / "answers", [], nvmlInit_v2="!18")
     trial = Trial(tmp_path / "out", "smoke", "--only", "compute", "--device", "cpu", env=machine)

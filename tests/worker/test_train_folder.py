@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_day import by_day
 
 import seatrial
 from seatrial.environment.self_location import module_argv
@@ -24,7 +25,7 @@ sys.addaudithook(write)
 """
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o775])
+@pytest.mark.parametrize("mode", by_day([0o755, 0o775], 1))
 def test_torch_is_loaded_where_nobody_else_can_put_files(mode: int, tmp_path: Path) -> None:
     """Libraries read files of the working folder; UCX executes what its ucx.conf names."""
     (typed := tmp_path / "typed").mkdir()

@@ -21,6 +21,7 @@ from seatrial.worker import train_spawn
 from seatrial.worker.train_spec import Spawn, TrainSpec
 
 
+@pytest.mark.nightly
 def test_ranks_import_nothing_from_the_working_folder(tmp_path: Path) -> None:
     """Python 3.10 knows no PYTHONSAFEPATH, and an empty one is none: multiprocessing's own start looks there first."""
     folder, marker = tmp_path / "shared", tmp_path / "imported"
