@@ -86,6 +86,9 @@ def test_where_the_ranks_are_that_others_gave_up_on() -> None:
     assert over["notes"] == ['rank 3 on node n1 had been in "load data" for 29 s']
     over = outcome(gave_up, RUNS, [loads, *RUNS], [loads, *RUNS], watched=True)
     assert over["notes"] == ['ranks 2, 3 had been in "load data" for 29 s']
+    never = [Act(at_s=0.0, what="move", phase="", number=0)]
+    over = outcome(gave_up, RUNS, RUNS, never, watched=True)
+    assert over["notes"] == ["rank 3 on node n1 had entered no phase for 30 s"]
     just_behind = [replace(loads, at_s=27.0), *RUNS]
     assert "notes" not in outcome(gave_up, RUNS, RUNS, just_behind, watched=True)
     assert "notes" not in outcome(ends(30.0, 1, BUG, error="own"), RUNS, RUNS, [loads, *RUNS], watched=True)

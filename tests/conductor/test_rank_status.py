@@ -89,14 +89,14 @@ def test_more_than_half_of_the_hosts_say_how_far_the_step_is() -> None:
 
 
 def test_a_rank_is_blocked_from_the_first_such_status() -> None:
-    status = RankStatus(moved_at=0.0, known_until=0.0)
+    status = RankStatus(moved_at=0.0, entered_at=0.0, known_until=0.0)
     for at, state in enumerate("STTDDR", start=1):
         status.update((state, 0.0, 1, "x"), float(at))
         assert status.blocked_since == {"S": None, "T": 2.0, "D": 2.0, "R": None}[state]
 
 
 def test_cpu_time_moves_a_rank_and_noise_does_not() -> None:
-    status = RankStatus(moved_at=0.0, known_until=0.0, number=1, cpu_s=3.0)
+    status = RankStatus(moved_at=0.0, entered_at=0.0, known_until=0.0, number=1, cpu_s=3.0)
     status.update(("S", 3.1, 1, "x"), 10.0)
     assert status.moved_at == 0.0
     status.update(("S", 3.3, 1, "x"), 11.0)

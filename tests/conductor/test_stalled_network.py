@@ -146,7 +146,7 @@ def test_a_rank_without_statuses_is_not_taken_to_stand_outside() -> None:
 
 def test_the_first_of_many_late_statuses_shows_no_rank_quiet() -> None:
     """It says what the rank did long ago, and the others of the same time lie unread."""
-    status = RankStatus(moved_at=0.0, known_until=0.0)
+    status = RankStatus(moved_at=0.0, entered_at=0.0, known_until=0.0)
     for second in range(1, 4):
         status.update(("S", 0.0, 0, ""), float(second))
     status.update(("S", 0.0, 0, ""), PATIENCE_S + 3.0)

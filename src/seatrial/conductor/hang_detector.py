@@ -39,7 +39,7 @@ class HangDetector:
     def __init__(self, hosts: Mapping[int, str], until: float, now: float) -> None:
         """Begin the start of the ranks, which ends at ``until``. ``hosts``: rank -> its host."""
         self._hosts = hosts
-        self.statuses = {rank: RankStatus(moved_at=now, known_until=now) for rank in hosts}
+        self.statuses = {rank: RankStatus(moved_at=now, entered_at=now, known_until=now) for rank in hosts}
         self.starting = True
         self.request_number = 0
         """Number of the last request for stacks, which the answers repeat."""

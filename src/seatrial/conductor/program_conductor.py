@@ -91,7 +91,7 @@ class ProgramConductor(BaseConductor):
 
     def _reset_ranks(self, now: float) -> None:
         ranks = range(self._config.world_size)
-        self._rank_statuses = {rank: RankStatus(moved_at=now, known_until=now) for rank in ranks}
+        self._rank_statuses = {rank: RankStatus(moved_at=now, entered_at=now, known_until=now) for rank in ranks}
         self._ready: set[int] = set()
         self._results: dict[int, int] = {}
         """Rank -> the exit code that it announced together with its result."""

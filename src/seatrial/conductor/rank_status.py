@@ -58,7 +58,7 @@ class RankStatus:
     """Label of the current phase."""
     moved_at: float
     """Last time that it entered a phase or used CPU time."""
-    entered_at: float = 0.0
+    entered_at: float
     """Last time that it entered a phase: a rank that waits may spin."""
     blocked_since: float | None = None
     """Since when it has been in state T or D without a break, as statuses of this step show. None: it is not."""
@@ -266,7 +266,8 @@ def behind(
         if statuses[rank].number < statuses[witness.rank].number and statuses[rank].in_phase_s(now) >= _LEAST_BEHIND_S:
             by_phase.setdefault(statuses[rank].phase, []).append(rank)
     return "; ".join(
-        f"{named_ranks(ranks)}{on_host(ranks[0]) if len(ranks) == 1 else ''} had been in {as_name(phase)} for"
+        f"{named_ranks(ranks)}{on_host(ranks[0]) if len(ranks) == 1 else ''} had"
+        f" {f'been in {as_name(phase)}' if phase else 'entered no phase'} for"
         f" {min(statuses[rank].in_phase_s(now) for rank in ranks):.0f} s"
         for phase, ranks in [*by_phase.items()][:_MOST_PHASES]
     )
