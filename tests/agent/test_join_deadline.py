@@ -12,10 +12,16 @@ from seatrial.agent import agent_main, controller_search
 from seatrial.errors import SeatrialError
 
 
+class FoundError(Exception):
+    """The agent has come to the port of its controller."""
+
+
 class SilentAddresses:
     """Each attempt to connect takes its whole timeout, by this clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, names: Sequence[str]) -> None:
+        self.vacant_port, self.controller_at_s = 0, 0.0
+        """Nobody listens at this port until the controller comes."""
         self.now, self.attempts, self.hosts = 1_000.0, list[float](), list[str]()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "sleep", self._pass)
@@ -28,6 +34,10 @@ class SilentAddresses:
     def _connect(self, place: tuple[str, int], timeout: float) -> socket.socket:
         self.attempts.append(self.now - 1_000.0)
         self.hosts.append(place[0])
+        if place[1] == self.vacant_port:
+            if self.attempts[-1] >= self.controller_at_s:
+                raise FoundError
+            raise ConnectionRefusedError
         self.now += timeout
         raise TimeoutError("timed out")
 
@@ -38,6 +48,20 @@ def test_no_address_is_tried_after_the_time_to_join(monkeypatch: pytest.MonkeyPa
     with pytest.raises(SeatrialError, match=r"found no controller of its job at node0:20001 \(timed out\)"):
         agent_main._connect("node0", list(range(20_001, 20_009)), "x" * 20, 1)
     assert silent.attempts == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("comes_at_s", [0.0, 17.0, 33.0, 50.0])
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_silent_neighbors_hide_no_controller_that_comes_late(
+    place: int, comes_at_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They know the ports, and each visit of them takes up to ten seconds of the minute."""
+    ports = list(range(20_001, 20_009))
+    silent = SilentAddresses(monkeypatch, ["10.9.0.1"])
+    silent.vacant_port, silent.controller_at_s = ports[place], comes_at_s
+    with pytest.raises(FoundError):
+        agent_main._connect("node0", ports, "x" * 20, 1)
+    assert silent.now - 1_000.0 <= max(14.0, comes_at_s + 10.0)
 
 
 def test_with_one_port_each_address_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import cast
@@ -79,6 +80,8 @@ _MUNGE_S = PROOF_S - 2.0
 _FIRST_ANSWER_S = 2.0
 """The same on the first visit of several ports; each further visit has twice the time. Others can know the ports and
 listen there, and one that keeps silent must not use up the time to join."""
+_LONG_VISIT_S = 0.5
+"""After a visit that took so long, the agent looks again where nobody listened: the controller may be there by now."""
 
 
 def main() -> None:
@@ -255,20 +258,23 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
     reason: object = "nobody answered"
     stranger = ""
     reached: set[str] = set()
+    vacant: set[tuple[str, int]] = set()
     while True:
-        refused = 0
+        failed: set[tuple[str, int]] = set()
         hosts = search.addresses()
         addresses = [(address, port) for address in hosts for port in ports]
         reason = reason if search.error is None else search.error
-        for address, port in addresses:
-            if time.monotonic() > until:
-                break
+        for address, port in _in_turn(addresses, vacant, until):
+            vacant.discard((address, port))
+            failed.discard((address, port))
             try:
                 connection = socket.create_connection((address, port), timeout=answer_s)
             except OSError as error:
-                reason, refused = error, refused + 1
+                reason = error
+                failed.add((address, port))
                 if isinstance(error, ConnectionRefusedError):
                     reached.add(address)
+                    vacant.add((address, port))
                 continue
             reached.add(address)
             # It may not have listened yet when we were there, or not have answered in time. Where nothing ever came
@@ -295,7 +301,7 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
                     " ~/.config/seatrial/token the same on all nodes?"
                 )
         answer_s = min(2 * answer_s, _ANSWER_TIMEOUT_S)
-        if time.monotonic() > until or (expected and refused == len(addresses)):
+        if time.monotonic() > until or (expected and len(failed) == len(addresses)):
             raise SeatrialError(
                 f"node {node_rank} ({platform.node()}) found no controller of its job at {host}:{ports[0]}"
                 f" ({stranger or reason})."
@@ -305,6 +311,19 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
             line = f"node {node_rank} waits for {host}:{ports[0]} for {waited_s:.0f} s ({stranger or reason})"
             print(f"seatrial: {line}", file=sys.stderr, flush=True)
         time.sleep(0.2)
+
+
+def _in_turn(
+    places: list[tuple[str, int]], vacant: Collection[tuple[str, int]], until: float
+) -> Iterator[tuple[str, int]]:
+    """Yield each place that is to be visited; after a long visit, the ``vacant`` ones again. None after ``until``."""
+    for place in places:
+        began = time.monotonic()
+        if began > until:
+            return
+        yield place
+        if time.monotonic() - began >= _LONG_VISIT_S:
+            yield from (one for one in places if one in vacant and time.monotonic() <= until)
 
 
 def _connect_again(
