@@ -25,6 +25,7 @@ _WAITS = (
     "/torch/nn/parallel/distributed.py",  # In the first forward after a step, DDP agrees upon its buckets.
     "/torch/_ops.py",  # The functional collectives of DTensor.
     *(f"/seatrial/rank/{name}.py" for name in ("groups", "gloo_store", "page_store", "word_page")),
+    "/seatrial/training/strategies/checked_group.py",
     *(f"/seatrial/mpi_backend/{name}.py" for name in ("register", "group", "lane", "library", "work")),
     "wait_for_others",
 )

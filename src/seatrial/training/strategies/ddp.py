@@ -16,6 +16,7 @@ from seatrial.errors import RequestError
 from seatrial.training.digest import digest
 from seatrial.training.recipe import Recipe
 from seatrial.training.step_clock import StepClock, note_ready
+from seatrial.training.strategies.checked_group import CheckedGroup
 from seatrial.training.strategies.strategy import OptimizerState, load_optimizer_state, optimizer_state
 
 
@@ -37,7 +38,7 @@ def wrap(model: nn.Module, device: torch.device, group: dist.ProcessGroup, clock
     wrapped = DistributedDataParallel(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
-        process_group=group,
+        process_group=CheckedGroup(group),
         gradient_as_bucket_view=True,
         **options,
     )
