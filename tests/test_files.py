@@ -298,6 +298,14 @@ def test_what_we_trust_is_a_regular_file(path: Path, kind: str, private: bool) -
     assert_unharmed(path)
 
 
+def test_options_have_one_name(path: Path) -> None:
+    """Another user may give a file of ours the name where options are read."""
+    path.write_bytes(b"1")
+    os.link(path, path.with_name("other"))
+    with pytest.raises(OSError, match="a file with 2 names"):
+        files.read_trusted(path, 1)
+
+
 @pytest.mark.parametrize(
     ("mode", "trusted"), [(0o600, (True, True)), (0o644, (True, False)), (0o620, (False, False)), (0o602, (False,) * 2)]
 )

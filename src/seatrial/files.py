@@ -482,10 +482,11 @@ def _file_system(status: os.stat_result) -> str:
     """Return the kind of the file system of a file; empty: not known."""
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
-            words = line.decode(errors="replace").split()
-            major, minor = words[2].split(":")
+            # In a name of a folder the kernel escapes blanks of ASCII alone.
+            words = line.split(b" ")
+            major, minor = words[2].split(b":")
             if os.makedev(int(major), int(minor)) == status.st_dev:
-                return words[words.index("-") + 1]
+                return words[words.index(b"-") + 1].decode(errors="replace")
     return ""
 
 
@@ -559,9 +560,13 @@ def _require_kind_and_owner(fd: int, name: str, folder: int, foreign: bool) -> N
     if foreign:
         return
     if status.st_nlink > 1:
-        raise _refusal(name, f"a file with {status.st_nlink} names (hard links)")
+        raise _refusal(name, _many_names(status))
     if status.st_uid != os.geteuid() and status.st_uid != owner_of_new_files(folder):
         raise _refusal(name, f"a file of user {status.st_uid}")
+
+
+def _many_names(status: os.stat_result) -> str:
+    return f"a file with {status.st_nlink} names (hard links)"
 
 
 def _require_trusted(fd: int, name: str, private: bool) -> None:
@@ -570,6 +575,9 @@ def _require_trusted(fd: int, name: str, private: bool) -> None:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise _refusal(name, f"{kind_of(status)} and no regular file")
+    # A secret has two names while it is created (create_whole).
+    if status.st_nlink > 1 and not private:
+        raise _refusal(name, _many_names(status))
     if status.st_uid != os.geteuid() and (private or status.st_uid != 0):
         raise _refusal(name, f"a file of user {status.st_uid}, not of user {os.geteuid()}")
     if status.st_mode & (0o077 if private else 0o022):

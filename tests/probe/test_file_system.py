@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -239,3 +241,28 @@ def test_without_a_boot_or_a_mount_table_nothing_is_known(machine: Path) -> None
 def test_the_real_table_has_the_number_of_a_mount(tmp_path: Path) -> None:
     with start.reached("", str(tmp_path)) as fd:
         assert start.mount_of(fd) in {mount.number for mount in mounts()}
+
+
+_SEEN = """
+import os, sys
+from seatrial import files
+from seatrial.probe.file_system import file_system
+for folder in sys.argv[1:]:
+    print(file_system(folder).kind, files.may_map_owners(os.stat(folder)))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["a\rb", "c\u2003-\u2003proc", "d\x0b-\x0bext4"])
+def test_a_name_of_a_mount_hides_no_kind(name: str, tmp_path: Path) -> None:
+    """Another user chooses it, and the kernel escapes blanks of ASCII alone."""
+    for folder in (plain := tmp_path / "plain", named := tmp_path / name):
+        folder.mkdir()
+    mount = 'mount -t ramfs x "$2" && mount -t ramfs x "$3" || exit 77; exec "$0" -c "$1" "$2" "$3"'
+    command = ["unshare", "--mount", "sh", "-c", mount, sys.executable, _SEEN, str(plain), str(named)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    if done.returncode == 77:
+        pytest.skip("no mounts here")
+    one, other = done.stdout.splitlines()
+    assert one == other
+    assert one.startswith("ramfs")

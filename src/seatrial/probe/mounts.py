@@ -29,7 +29,8 @@ class Mount:
 def mounts(proc: Path = Path("/proc")) -> list[Mount]:
     """Return the mounts in the order in which they were made; empty where there is no table (macOS)."""
     try:
-        lines = (proc / "self/mountinfo").read_text(errors="surrogateescape").split("\n")
+        # As bytes: in a name of a folder the kernel leaves a carriage return as it is, which ends no line.
+        lines = (proc / "self/mountinfo").read_bytes().decode(errors="surrogateescape").split("\n")
     except OSError:
         return []
     table = []
