@@ -19,6 +19,7 @@ from seatrial.evidence.statistics import (
     fleet_effect,
     is_measured,
     judge_fleet,
+    median,
     reference_ranks,
 )
 
@@ -98,13 +99,15 @@ def _by_group(
     }
     known = {rank for ruling in rulings for rank in (*ruling.outliers, *ruling.apart, *ruling.contested)}
     doubted: dict[int, float] = {}
-    for name in names:
-        own = {rank: value for rank, value in values.items() if hosts[rank] == name}
-        if slow and (len(names) == 2 or len(values) <= FEW):
-            others = {rank: value for rank, value in values.items() if rank not in own}
-            still = {rank for ruling in _compare(others, judge, hosts) for rank in ruling.outliers} if others else {*()}
-            doubted |= {rank: limit for rank, limit in slow.items() if rank in others and rank not in still}
-        copies = {-1 - rank: value for rank, value in own.items()}
+    by_host = {name: {rank: value for rank, value in values.items() if hosts[rank] == name} for name in names}
+    for own in by_host.values() if slow and (len(names) == 2 or len(values) <= FEW) else ():
+        others = {rank: value for rank, value in values.items() if rank not in own}
+        still = {rank for ruling in _compare(others, judge, hosts) for rank in ruling.outliers} if others else {*()}
+        doubted |= {rank: limit for rank, limit in slow.items() if rank in others and rank not in still}
+    # One like the best host moves the median most, and one like a middle one makes the spread smallest.
+    ordered = sorted(names, key=lambda name: median([*by_host[name].values()]))
+    for name in dict.fromkeys(ordered[at] for at in (0, (len(ordered) - 1) // 2, len(ordered) // 2, -1)):
+        copies = {-1 - rank: value for rank, value in by_host[name].items()}
         for ruling in _compare({**values, **copies}, judge, {**hosts, **dict.fromkeys(copies, f"another {name}")}):
             missed = {} if ruling.limit is None else dict.fromkeys(ruling.outliers, ruling.limit)
             doubted |= {
