@@ -219,6 +219,18 @@ def test_the_session_of_open_mpi_lies_in_a_folder_of_the_user(
     assert not os.path.exists(lines[2].split()[1])
 
 
+def test_ranks_of_open_mpi_4_do_not_see_the_bases_of_its_sessions(tmp_path: Path) -> None:
+    """Its daemons give them the one they have chosen, and MPI_Init refuses that beside the choices."""
+    mpirun = _stub(tmp_path, "mpirun (Open MPI) 4.1.4")
+    argv = rendered(request(mpirun, nproc_per_node=1)).argv
+    first = argv.index("/bin/sh")
+    bases = [f"OMPI_MCA_orte_{which}_tmpdir_base" for which in ("local", "remote")]
+    seen = (*argv[first : argv.index("agent") + 1], "env")
+    output = subprocess.run(seen, env={**dict.fromkeys(bases, "/x"), "OTHER": "/x"}, stdout=subprocess.PIPE, check=True)
+    assert b"OTHER=/x" in output.stdout
+    assert b"tmpdir_base" not in output.stdout
+
+
 def test_without_a_folder_of_the_user_mpirun_starts_with_a_note(
     stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

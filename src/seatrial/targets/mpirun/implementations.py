@@ -28,6 +28,7 @@ _VERSION_PATTERNS: Sequence[tuple[Kind, str]] = (
 _OLDEST_OPEN_MPI = 4
 _PRRTE_SINCE = 5
 """Open MPI has the launcher PRRTE since then."""
+_BASES_OF_ORTE = ("OMPI_MCA_orte_local_tmpdir_base", "OMPI_MCA_orte_remote_tmpdir_base")
 _SHARED_MEMORY = "/dev/shm"
 _SEGMENTS = ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
 """Components of Open MPI that put files with predictable names into the folder of shared memory."""
@@ -119,6 +120,15 @@ def environ_of(launcher: MpiLauncher, environ: Mapping[str, str]) -> dict[str, s
     return {"I_MPI_PIN": "0", "PATH": search_path}
 
 
+def for_mpirun_alone(launcher: MpiLauncher) -> tuple[str, ...]:
+    """Return the variables that mpirun hands on to its ranks although they must not see them.
+
+    Each daemon of Open MPI 4 also gives its ranks the base that it has chosen for the session, and MPI_Init refuses one
+    beside the choices. PRRTE removes its variables.
+    """
+    return _BASES_OF_ORTE if launcher.kind == "openmpi" and not _has_prrte(launcher) else ()
+
+
 def own_folders_of(
     launcher: MpiLauncher, environ: Mapping[str, str], words: Sequence[str], *, only_this_machine: bool
 ) -> dict[str, tuple[str, ...]]:
@@ -137,8 +147,7 @@ def own_folders_of(
     """
     if launcher.kind != "openmpi":
         return {}
-    is_newer = int(launcher.version.partition(".")[0]) >= _PRRTE_SINCE
-    session = "PRTE_MCA_prte_local_tmpdir_base" if is_newer else "OMPI_MCA_orte_local_tmpdir_base"
+    session = "PRTE_MCA_prte_local_tmpdir_base" if _has_prrte(launcher) else _BASES_OF_ORTE[0]
     is_set = partial(re.search, string="\n".join([*environ, *words, *_settings(launcher, environ)]))
     folders = {}
     # Open MPI refuses a base for this host beside one for all.
@@ -150,6 +159,10 @@ def own_folders_of(
         if not is_set(rf"{component}_backing_directory\b")
     )
     return {**folders, **({_SHARED_MEMORY: segments} if segments and only_this_machine else {})}
+
+
+def _has_prrte(launcher: MpiLauncher) -> bool:
+    return int(launcher.version.partition(".")[0]) >= _PRRTE_SINCE
 
 
 def _settings(launcher: MpiLauncher, environ: Mapping[str, str]) -> list[str]:

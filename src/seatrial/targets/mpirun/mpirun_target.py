@@ -49,7 +49,7 @@ _RANK_VARIABLES = {
 """Implementation -> the variables in which it gives each rank its rank and local rank."""
 # MPICH kills all ranks when a signal ends a process that it started, and Open MPI with --enable-recovery does not
 # report a missing Python. A shell between mpirun and the agent turns both into a line of output and an exit code.
-_SHELL = ("/bin/sh", "-c", '"$@"; exit $?', "agent")
+_SHELL = '"$@"; exit $?'
 _AGENT = "seatrial.agent.mpi_rank"
 _OF_ROOT = "/"
 """Where agents start on other hosts, and here where others could put files in the folder in which the user types: Open
@@ -215,7 +215,13 @@ def _slots(host: Host, target_request: TargetRequest) -> int:
 def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Command, ...]:
     """Return the one mpirun that starts the agents of all ranks."""
     from seatrial.targets.launcher_process import FILE_OF_HOSTS, FileCommand
-    from seatrial.targets.mpirun.implementations import argv_of, environ_of, hostfile_of, own_folders_of
+    from seatrial.targets.mpirun.implementations import (
+        argv_of,
+        environ_of,
+        for_mpirun_alone,
+        hostfile_of,
+        own_folders_of,
+    )
     from seatrial.targets.remote_defaults import agent_environ, start_argv
 
     mpi: _Mpirun = job.detail
@@ -251,7 +257,9 @@ def render(job: Processes, *, control: str, token: str, keep: str) -> tuple[Comm
     )
     rank, local_rank = _RANK_VARIABLES[mpi.launcher.kind]
     hosts = ",".join(f"{name}:{slots}" for name, slots in mpi.hosts)
-    words = (*_SHELL, *agent, mpi.counted, rank, local_rank, hosts)
+    left_out = for_mpirun_alone(mpi.launcher)
+    shell = f"unset {' '.join(left_out)}; {_SHELL}" if left_out else _SHELL
+    words = ("/bin/sh", "-c", shell, "agent", *agent, mpi.counted, rank, local_rank, hosts)
     if (size_bytes := len(os.fsencode(" ".join(words)))) > _MOST_BYTES:
         raise RequestError(
             f"the names of {len(mpi.hosts)} hosts need a command line of {size_bytes >> 10} KiB, and with mpirun"
