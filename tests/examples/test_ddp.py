@@ -79,6 +79,7 @@ def test_torchrun_and_launch_train_what_seatrial_train_trains(tmp_path: Path) ->
 
 
 @pytest.mark.mpi
+@pytest.mark.nightly
 @first_mpirun
 def test_mpirun_trains_the_same(tmp_path: Path, mpirun: str) -> None:
     options = ["--allow-run-as-root", "--oversubscribe", "-np", "2"]
