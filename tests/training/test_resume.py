@@ -27,7 +27,7 @@ from training.training_doubles import (
 )
 
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.training import plain_content, sync_points, trainer
+from seatrial.training import plain_content, resume, sync_points, trainer
 from seatrial.training.batches import Batches
 from seatrial.training.checkpoint import CheckpointFolder
 from seatrial.training.models import build_model
@@ -361,6 +361,39 @@ def test_a_planted_checkpoint_is_refused_with_its_name(
     said = _planted(change, alone, tmp_path)
     assert said.startswith("checkpoint step 21: ")
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state["recipe"].update(seed=99), "belongs to another training: seed was 99 and is now"),
+        (lambda state: state["model"].pop("classifier.bias"), "'classifier.bias' of its model is missing"),
+        (lambda state: state.update(format=9), "has format 9"),
+        (lambda state: state.update(step="2"), "no usable step"),
+        (lambda state: state.update(step=999), "beyond the"),
+    ],
+)
+def test_what_fits_rank_0_alone_is_no_wrong_request(
+    change: Callable[[dict[str, Any]], object],
+    words: str,
+    alone: dist.ProcessGroup,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every rank can change the sum in which rank 0 sends its checkpoint."""
+    training = _training(PLANTED, alone)
+    with CheckpointFolder(tmp_path) as store:
+        training(checkpoints=Checkpointing(store=store))
+        saved = store.newest()
+        assert saved is not None
+        change(saved[1])
+        torch.save({"name": "step 2", "state": saved[1]}, file := io.BytesIO())
+        monkeypatch.setattr(resume, "_bytes", lambda content: file.getvalue())
+        with pytest.raises(SeatrialError, match="that rank 0 has sent fits there and not here") as disturbed:
+            training(checkpoints=Checkpointing(store=store))
+    assert cause_of(disturbed.value) == "fabric"
+    assert words in str(disturbed.value)
+    assert "move it away" not in str(disturbed.value)
 
 
 def test_words_of_a_planted_checkpoint_are_in_quotes_and_short(alone: dist.ProcessGroup, tmp_path: Path) -> None:

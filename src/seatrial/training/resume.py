@@ -52,6 +52,7 @@ _KEYS_OF_OPTIMIZERS = {
 """Values that an optimizer has for each parameter once it has taken a step."""
 _STEP = torch.empty((), dtype=torch.float32, device="meta")
 """Adam's count of the steps."""
+_MOVE = "; move it away, or give another one."
 _MOST_RANKS = 4_096
 """A checkpoint of 4,096 ranks is read, however few train now: it has the buffers of each."""
 _LARGEST_MODEL_BYTES = 160 << 20
@@ -178,7 +179,7 @@ def find_state(
     checkpoints: Checkpointing,
     group: dist.ProcessGroup,
     device: torch.device,
-    require_fit: Callable[[str, Mapping[str, Any]], object],
+    require_fit: Callable[[str, Mapping[str, Any]], None],
     most_bytes: int = MOST_BYTES,
 ) -> tuple[str, dict[str, Any]] | None:
     """Return the name and the state of the checkpoint to resume from; None to start a new training.
@@ -191,7 +192,7 @@ def find_state(
         group: The ranks that train together.
         device: The device of this rank.
         require_fit: Raises RequestError for the name and the state of a checkpoint that does not fit. Rank 0 calls it
-            before it sends what somebody has planted; all ranks should call it for what arrives.
+            before it sends what somebody has planted, and all ranks call it for what arrives.
         most_bytes: The largest file that rank 0 reads.
     """
 
@@ -254,7 +255,15 @@ def find_state(
     arrived = content_everywhere.cpu()
     if content is not None and not torch.equal(arrived, content):
         raise DisturbedError("the checkpoint that rank 0 has sent arrives changed; test the links between the ranks.")
-    return _received(_bytes(arrived))
+    name, state = _received(_bytes(arrived))
+    try:
+        require_fit(name, state)
+    except RequestError as error:
+        raise DisturbedError(
+            f"the checkpoint that rank 0 has sent fits there and not here ({shown(str(error).removesuffix(_MOVE))}); if"
+            " all ranks have the same arguments, test the links between them."
+        ) from error
+    return name, state
 
 
 def _received(content: bytes) -> tuple[str, dict[str, Any]]:
@@ -400,7 +409,7 @@ def require_shapes(name: str, state: Mapping[str, Any], form: Form) -> None:
 
 
 def _misfit(name: str, wrong: str) -> RequestError:
-    return RequestError(f"checkpoint {name}: {wrong}; move it away, or give another one.")
+    return RequestError(f"checkpoint {name}: {wrong}{_MOVE}")
 
 
 def _is_of_this_format(state: Mapping[str, Any]) -> bool:

@@ -110,11 +110,10 @@ def train(
         with autocast(recipe, device):
             return strategy.forward(images, labels, scale)
 
-    def require_fit(name: str, state: Mapping[str, Any]) -> tuple[str, ...]:
+    def require_fit(name: str, state: Mapping[str, Any]) -> None:
         require_fields(name, state)
-        notes = compare_with_saved(state, recipe, num_steps, group.size(), device)
+        compare_with_saved(state, recipe, num_steps, group.size(), device)
         require_shapes(name, state, form)
-        return notes
 
     # Resume from a checkpoint, if there is one.
     resumed_from, notes = None, tuple[str, ...]()
@@ -124,7 +123,7 @@ def train(
         if saved is not None:
             phase("resume")
             resumed_from, state = saved
-            notes = require_fit(resumed_from, state)
+            notes = compare_with_saved(state, recipe, num_steps, group.size(), device)
             if 0 < state["step"] < num_steps:
                 # DDP rebuilds its buckets after the first backward and sums in another order from then on. So one
                 # backward must run before the state is loaded; its gradients are thrown away.
