@@ -258,17 +258,6 @@ def test_a_stopped_script_is_noted_once() -> None:
     ]
 
 
-def test_a_slow_disk_under_a_checkpoint_is_no_frozen_rank() -> None:
-    slow = [
-        Act(at_s=3.0, what="disk", phase="save checkpoint"),
-        Act(at_s=90.0, what="move"),
-        *WAITS,
-    ]
-    assert SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 0): slow}).run()["how"] == "ended"
-    stuck = [Act(at_s=3.0, what="disk"), *WAITS]
-    assert "rank 0" in SimulatedProgram(config(), {**everybody(0, *WAITS), (0, 0): stuck}).run()["text"]
-
-
 def test_a_lost_node_is_named_and_prevents_a_restart() -> None:
     fleet = SimulatedProgram(config(max_restarts=3), everybody(0, *WAITS), at_s=[(5.0, lambda fleet: fleet.lose(1))])
     outcome = fleet.run()

@@ -11,7 +11,6 @@ import signal
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from seatrial.conductor import rank_status
 from seatrial.conductor.actions import Actions
 from seatrial.conductor.base import BaseConductor
 from seatrial.conductor.cancellation import STOP_HEARD_S
@@ -30,9 +29,9 @@ from seatrial.conductor.program_failures import (
     only_stop_signals,
     only_witnesses,
 )
-from seatrial.conductor.rank_status import RankStatus, Suspicion, behind, entries_of
+from seatrial.conductor.rank_status import RankStatus, Suspicion, behind, entries_of, in_kernel, stopped
 from seatrial.conductor.script_failures import advice, ended_ranks, how_stopped, peers, py_spy_hint, with_peers
-from seatrial.conductor.script_stacks import main_thread_frames, ranks_apart
+from seatrial.conductor.script_stacks import WORKS_S, cpu_use, main_thread_frames, ranks_apart
 from seatrial.conductor.script_timeouts import late_failure
 from seatrial.protocol.commands import AgentReport, DumpStack, FindPort, StartProgram, Terminate
 from seatrial.protocol.connecting import may_come_from_others
@@ -71,8 +70,6 @@ _MOST_CODES = 4
 _STILL_S = 60.0
 """A script that prints nothing and uses no CPU time for so long is reported: torch itself warns of nothing for the 10
 to 30 minutes of its timeouts, and people look after a minute."""
-_WORKS_S = 15.0
-"""A rank that has used CPU time within three looks of its agent (``agent/standstill.py``) still does."""
 
 
 class ProgramConductor(BaseConductor):
@@ -107,6 +104,7 @@ class ProgramConductor(BaseConductor):
         self._failed_at: float | None = None
         """Time of the first sign of a failure."""
         self._noted_stopped: set[int] = set()
+        self._noted_in_kernel = False
         self._still: dict[int, tuple[float, float]] = {}
         """Rank -> seconds without output and CPU time, and without output alone."""
         self._noted_still: set[frozenset[int]] = set()
@@ -141,7 +139,7 @@ class ProgramConductor(BaseConductor):
         this process, and that is the first one still.
         """
         # The question goes out before the ranks get SIGTERM; its heading follows the note of the interruption.
-        used = self._cpu_use()
+        used = cpu_use({rank: self._still.get(rank, (0.0, 0.0))[0] for rank in self._running()})
         asked = self._ask_where(now) if self.state is State.RUN and not self._config.watched else ""
         if by != "SIGQUIT":
             self._signals += by in signal.Signals.__members__
@@ -308,7 +306,7 @@ class ProgramConductor(BaseConductor):
         seconds = {rank: self._still.get(rank, (0.0, 0.0)) for rank in running if self._nodes[rank] not in self._gone}
         waiting = {rank for rank, (still_s, _) in seconds.items() if still_s >= _STILL_S}
         working = frozenset(
-            rank for rank, (still_s, quiet_s) in seconds.items() if still_s < _WORKS_S and quiet_s >= _STILL_S
+            rank for rank, (still_s, quiet_s) in seconds.items() if still_s < WORKS_S and quiet_s >= _STILL_S
         )
         # A rank that is in neither set may stand still as well in a moment, or has printed something.
         if not waiting or len(waiting) + len(working) < len(seconds) or working in self._noted_still:
@@ -325,16 +323,8 @@ class ProgramConductor(BaseConductor):
             )
         self._note(f"{found}; {self._ask_where(now)}")
 
-    def _cpu_use(self) -> str:
-        """Return a phrase about the ranks that use CPU time or print while others do neither; may be empty."""
-        running = sorted(self._rank_statuses.keys() - self._exits.keys())
-        idle = [rank for rank in running if self._still.get(rank, (0.0, 0.0))[0] >= _WORKS_S]
-        at_work = [rank for rank in running if rank not in idle]
-        if not idle or not at_work:
-            return ""
-        return (
-            f"{named_ranks(at_work)} printed or used CPU time within {_WORKS_S:.0f} s, {named_ranks(idle)} did neither"
-        )
+    def _running(self) -> dict[int, RankStatus]:
+        return {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}
 
     def _ask_where(self, now: float) -> str:
         """Have the agents report where the ranks of a script are; return the heading of what they report.
@@ -378,10 +368,9 @@ class ProgramConductor(BaseConductor):
             if not (witnesses and self._hears_the_late(now)):
                 self._fail_first(now)
             return
-        running = {rank: status for rank, status in self._rank_statuses.items() if rank not in self._exits}
-        frozen = rank_status.suspects(running, list(running), rank_status.Ahead(), heard_at, together=False)
-        frozen = [suspicion for suspicion in frozen if not running[suspicion.rank or 0].on_disk]
-        if self._config.watched and frozen and len(frozen) < len(running):
+        running = self._running()
+        frozen = stopped(running, running, heard_at)
+        if self._config.watched and frozen and any(status.blocked_since is None for status in running.values()):
             self._fail(Failure(suspicions=tuple(frozen), text=""), now)
             return
         self._note_stopped(frozen)
@@ -389,6 +378,9 @@ class ProgramConductor(BaseConductor):
             self._note_still(running, now)
         elif heard_at >= self._until and self._failed_at is None:
             self._fail_late(running, now)
+        elif not self._noted_in_kernel and (text := in_kernel(running, self._on_host)):
+            self._noted_in_kernel = True
+            self._note(text)
 
     def _hears_the_late(self, now: float) -> bool:
         """Ask the ranks for which others gave up waiting where they are, once; return whether they may still answer."""
@@ -420,7 +412,7 @@ class ProgramConductor(BaseConductor):
     def _note_stopped(self, frozen: list[Suspicion]) -> None:
         for suspicion in frozen:
             rank = suspicion.rank
-            if rank is not None and rank not in self._noted_stopped and "stopped" in suspicion.detail:
+            if rank is not None and rank not in self._noted_stopped:
                 self._noted_stopped.add(rank)
                 text = f"rank {rank}{self._on_host(rank)} has been stopped (state T) for {suspicion.waited_s:.0f} s"
                 self._record(NoteEvent(kind="note", severity="warn", text=text))
@@ -479,14 +471,16 @@ class ProgramConductor(BaseConductor):
     def _fail(self, failure: Failure, now: float) -> None:
         """End this generation. The ranks that are left get SIGTERM first: they may have something to save."""
         self._failure = failure
-        left = sorted(self._rank_statuses.keys() - self._exits.keys())[:_MAX_WAITING]
+        running = self._running()
+        if self._config.watched and (text := in_kernel(running, self._on_host)):
+            self._notes = [*self._notes, text]
         self._record(
             TroubleEvent(
                 kind="trouble",
                 gen=self._generation,
                 step=-1,
                 seen=entries_of(failure.suspicions),
-                waiting=[[rank, self._rank_statuses[rank].phase] for rank in left],
+                waiting=[[rank, running[rank].phase] for rank in sorted(running)[:_MAX_WAITING]],
             )
         )
         self._terminate(self._config.failure_grace_s, now)

@@ -75,11 +75,6 @@ class RankStatus:
         """Whether statuses have shown it in state T or D for PATIENCE_S. An agent may be able to send none for long."""
         return self.blocked_since is not None and self.seen_at - self.blocked_since >= PATIENCE_S
 
-    @property
-    def on_disk(self) -> bool:
-        """Whether it waits for a disk in a phase that may: gigabytes take minutes without CPU time."""
-        return self.state == "D" and self.phase.startswith(("load", "save", "read", "write", "data", "start-up"))
-
     def still_s(self, now: float) -> float:
         """Return for how long statuses until ``now`` have shown no progress."""
         return min(now, self.known_until) - self.moved_at
@@ -210,9 +205,10 @@ def find_ahead(
 
 
 def stopped(statuses: Mapping[int, RankStatus], waiting: Collection[int], now: float) -> list[Suspicion]:
-    """Return the ranks that were stopped (state T) while they started.
+    """Return the ranks that were stopped (state T).
 
-    State D is no fault then: an import may wait for a slow file system.
+    It is asked while ranks start, and during a training. State D is no fault then: an import, a checkpoint, a log, and
+    in any phase a page of a library may come from a file system that others keep from answering.
     """
     return [
         _frozen(rank, statuses[rank], now)
@@ -262,14 +258,41 @@ def behind(
     """
     if witness.how != "error" or witness.rank is None:
         return ""
+    number = statuses[witness.rank].number
+    return _by_phase(
+        {
+            rank: in_phase_s
+            for rank in running
+            if statuses[rank].number < number and (in_phase_s := statuses[rank].in_phase_s(now)) >= _LEAST_BEHIND_S
+        },
+        statuses,
+        on_host,
+    )
+
+
+def in_kernel(statuses: Mapping[int, RankStatus], on_host: Callable[[int], str]) -> str:
+    """Return a phrase about the ranks of a training that have been in state D for PATIENCE_S; may be empty.
+
+    It accuses nobody. ``on_host``: rank -> " on HOST".
+    """
+    seconds = {
+        rank: status.seen_at - status.blocked_since
+        for rank, status in statuses.items()
+        if status.state == "D" and status.blocked_since is not None and status.is_blocked
+    }
+    found = _by_phase(seconds, statuses, on_host)
+    return found and f"waiting in the kernel (state D) for a file system or a device, {found}"
+
+
+def _by_phase(seconds: Mapping[int, float], statuses: Mapping[int, RankStatus], on_host: Callable[[int], str]) -> str:
+    """Return a phrase about the phases in which ranks had been. ``seconds``: rank -> for how long."""
     by_phase = dict[str, list[int]]()
-    for rank in sorted(running):
-        if statuses[rank].number < statuses[witness.rank].number and statuses[rank].in_phase_s(now) >= _LEAST_BEHIND_S:
-            by_phase.setdefault(statuses[rank].phase, []).append(rank)
+    for rank in sorted(seconds):
+        by_phase.setdefault(statuses[rank].phase, []).append(rank)
     return "; ".join(
         f"{named_ranks(ranks)}{on_host(ranks[0]) if len(ranks) == 1 else ''} had"
         f" {f'been in {as_name(phase)}' if phase else 'entered no phase'} for"
-        f" {min(statuses[rank].in_phase_s(now) for rank in ranks):.0f} s"
+        f" {min(seconds[rank] for rank in ranks):.0f} s"
         for phase, ranks in [*by_phase.items()][:_MOST_PHASES]
     )
 

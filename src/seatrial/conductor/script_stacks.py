@@ -1,4 +1,4 @@
-"""Where the ranks of a script stand, compared: which of them stand elsewhere than the others. Pure."""
+"""Where the ranks of a script stand, compared: which of them stand elsewhere than the others, or work. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from seatrial.util.text import as_name, named_ranks, quoted
 
+WORKS_S = 15.0
+"""A rank that has used CPU time within three looks of its agent (``agent/standstill.py``) still does."""
 _MOST_CHARS = 500
 """Characters of a frame or a function of the kernel: paths have fewer, and the words of agents end up in notes."""
 _FRAME = re.compile(rf"    (\S.{{0,{_MOST_CHARS - 1}}})")
@@ -17,6 +19,18 @@ _WAITS = (
     "seatrial/mpi_backend/",
 )
 """Parts of the innermost frames of ranks that wait for other ranks, or for a device that does."""
+
+
+def cpu_use(still_s: Mapping[int, float]) -> str:
+    """Return a phrase about the ranks that use CPU time or print while others do neither; may be empty.
+
+    ``still_s``: rank that runs -> seconds without output and CPU time.
+    """
+    idle = sorted(rank for rank, seconds in still_s.items() if seconds >= WORKS_S)
+    at_work = sorted(still_s.keys() - idle)
+    if not idle or not at_work:
+        return ""
+    return f"{named_ranks(at_work)} printed or used CPU time within {WORKS_S:.0f} s, {named_ranks(idle)} did neither"
 
 
 def main_thread_frames(text: str) -> list[str]:
