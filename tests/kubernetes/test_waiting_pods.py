@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.attempted import Cluster, listed_in_turn, running, waiting
 from kubernetes.kubectl_script_double import LOGS, log_of
 from kubernetes.test_interrupted_pods import ended
 from kubernetes.test_pod_failures import _lost
@@ -169,3 +169,25 @@ def test_a_pod_in_the_place_of_a_preempted_one_begins_another_wait(
     cluster.run_log.close(job)
     (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
     assert (outcome["how"], outcome["text"]) == ("ended", "all pods have ended")
+
+
+@pytest.mark.parametrize("place", ["another name", "same name", "nobody"])
+def test_a_place_that_nobody_takes_ends_the_run(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drained node: the pod in the place of its pod never got room, and the first one hung for ever."""
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.5)
+    drained = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
+    gone = ended(1, 143, is_deleted=True, **drained)
+    waits = waiting(1)
+    new = {"uid": "u-new", "creationTimestamp": "2026-01-01T00:01:00Z"}
+    if place == "another name":
+        new["name"] = "trial-1-1-y"
+    waits["metadata"] |= new
+    last = {"another name": [running(0), gone, waits], "same name": [running(0), waits], "nobody": [running(0)]}[place]
+    lists = [[running(0), running(1)], [running(0), gone], last]
+    logs = (LOGS, "echo 2026-01-01T00:00:01Z step 9")
+    cluster = Cluster(tmp_path, last, listed_in_turn(lists, tmp_path), logs, queue_s=1000.0, replaced_s=1.5)
+    attempt = cluster.attempt_at(replace(training(), nodes=2, detail=cluster.job.detail))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    assert cluster.run_log.interrupted
+    assert any("evict" in line for line in cluster.printed)

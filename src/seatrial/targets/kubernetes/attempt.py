@@ -305,10 +305,10 @@ class Attempt:
         """Return whether a pod has failed, or all but the first one ended, without a conductor that would notice."""
         follower = self._follower
         # Where the first one has gone, its log is waited for (``_has_ended``).
-        if self._has_conductor or follower.first_has_ended or not follower.others_end_the_run:
+        if self._has_conductor or follower.first_has_ended or not (condition := follower.others_end_the_run):
             return False
-        condition = f"{follower.first_log and follower.first_log.pod.uid} {follower.others_end_the_run}"
-        if not self._lasts(condition, _OTHERS_END_S) or self._awaits_reason(None):
+        limit_s = self._limits.replaced_s if follower.others_may_come else _OTHERS_END_S
+        if not self._lasts(condition, limit_s) or self._awaits_reason(None):
             return False
         self._run_log.release()
         if self._has_conductor:  # It may have started all the same.

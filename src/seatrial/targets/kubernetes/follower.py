@@ -165,22 +165,31 @@ class PodFollower:
 
     @property
     def others_end_the_run(self) -> str:
-        """A word for a pod that has failed and that nothing restarts, or for all pods but the first one, if these have
-        ended: then the run is over. Empty: neither. It is another word where other pods have ended.
+        """A word for a pod that has failed and that nothing restarts, or for all pods but the first one, if none of
+        them runs any more: then the run is over. Empty: neither. It is another word where other pods have ended.
 
         The rank of the first one shares the last exchange of a training with the others, and can only print after it.
         Where all pods can start again, they do so after each end but those with exit code 0, once the first has ended.
         """
+        first = "" if self.first_log is None else self.first_log.pod.uid
         ended = [pod for pod in self.pods if pod.state == "ended"]
         if any(pod.exit_code != 0 and (self._restarts or not pod.stop) for pod in ended):
-            return "" if self._restarts else "failed"
-        if self.first_log is None or self._job.nodes == 1 or self._under_mpi:
+            return "" if self._restarts else f"{first} failed"
+        if not (first and self.all_started) or self._job.nodes == 1 or self._under_mpi:
             return ""
-        # An operator may put another pod in the place of one that was stopped, which may still be listed.
-        first, going = self.first_log.pod, {pod.number for pod in self.pods if pod.state != "ended"}
-        others = [pod for pod in ended if pod.uid != first.uid and not (pod.number in going and self.is_replaced(pod))]
-        have_all_ended = len({pod.number for pod in others}) >= self._job.nodes - 1
-        return " ".join(sorted(pod.uid for pod in others)) if have_all_ended else ""
+        # An operator may put another pod in the place of one that was stopped, which may still be listed, and has its
+        # name or another one.
+        going = {pod.number for pod in self.pods if pod.state == "running"}
+        known = ended if self._restarts else self.known.values()
+        over = [pod for pod in known if pod.uid != first and pod.number not in going]
+        have_all_ended = len({pod.number for pod in over}) >= self._job.nodes - 1
+        return " ".join([first, *sorted(pod.uid for pod in over)]) if have_all_ended else ""
+
+    @property
+    def others_may_come(self) -> bool:
+        """Whether a pod has yet to start in the place of another one, and none has failed that nothing restarts."""
+        has_failed = any(pod.state == "ended" and pod.exit_code != 0 and not pod.stop for pod in self.pods)
+        return not has_failed and any(pod.state == "waiting" for pod in self.pods)
 
     def has_gone(self, pod: PodStatus) -> bool:
         """Return whether a pod has ended, or no longer exists."""

@@ -21,6 +21,8 @@ class WaitLimits:
     """For a pod that cannot start by itself. kubelet retries a failed image pull after 10, 20 and 40 seconds."""
     no_answer_s: float = 120.0
     """For an answer of the API server; its restart takes about a minute and harms no pod."""
+    replaced_s: float = JOIN_TIMEOUT_S
+    """For a pod that an operator has put in the place of one that was stopped, to start. The others wait no longer."""
     ready_s: float = 120.0
     """For the sshd of a node under MPI. It starts within a second, and the probe runs every two."""
     node_gone_s: float = 10.0
