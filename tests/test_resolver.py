@@ -55,6 +55,15 @@ def test_a_name_server_that_keeps_a_connection_open_is_left() -> None:
     assert lines == {"a signal": "InterruptedError: "}
 
 
+def test_where_no_thread_starts_the_look_up_fails_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(OSError, match="nothing can ask for 'node1': can't start new thread"):
+        resolver.query("node1", None, timeout_s=1.0)
+
+
 @pytest.mark.parametrize("name", ["a" * 64, "node1..cluster"])
 def test_text_that_is_no_name_is_an_error_of_the_name(name: str) -> None:
     with pytest.raises(OSError, match=f"'{name}' is no host name"):

@@ -21,7 +21,8 @@ def query(
 ) -> list[tuple[Any, ...]]:
     """Return the rows of ``socket.getaddrinfo``: family, kind, protocol, name and address. A signal interrupts it.
 
-    Raises NoAnswerError after ``timeout_s``, and OSError for a name that is unknown or none at all.
+    Raises NoAnswerError after ``timeout_s``, and OSError for a name that is unknown or none at all, or where this user
+    may start no other thread.
     """
     answers: queue.SimpleQueue[list[tuple[Any, ...]] | OSError] = queue.SimpleQueue()
 
@@ -34,7 +35,11 @@ def query(
             answers.put(OSError(f"{name!a} is no host name: {error}"))
 
     # Nothing can interrupt the thread: it ends with the process at the latest.
-    threading.Thread(target=ask, name="resolver", daemon=True).start()
+    asking = threading.Thread(target=ask, name="resolver", daemon=True)
+    try:
+        asking.start()
+    except RuntimeError as error:  # the limit of the user or the container
+        raise OSError(f"nothing can ask for {name!a}: {error}") from None
     try:
         answer = answers.get(timeout=timeout_s)
     except queue.Empty:
