@@ -295,8 +295,12 @@ def test_the_lines_of_a_dry_run_can_be_pasted(stub: Path, tmp_path: Path, monkey
     stub.write_text('#!/bin/sh\nstat -c %a "$(dirname "$2")"; exec cat "$2"\n')
     pasted = "\n".join([*lines[:2], *lines[3:]])
     for shell in ("bash", "sh"):
-        said = subprocess.check_output([shell, "-ec", pasted], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=20)
+        said = subprocess.check_output([shell, "-c", pasted], env={**os.environ, "TMPDIR": str(tmp_path)}, timeout=20)
         assert said.decode() == f"700\n{command.hosts}"
+        # Else mpirun took its hosts from /hosts.
+        nowhere = {**os.environ, "TMPDIR": str(tmp_path / "none")}
+        done = subprocess.run([shell, "-c", pasted], env=nowhere, capture_output=True, timeout=20, check=False)
+        assert (done.returncode, done.stdout) == (1, b"")
     assert private.read_text() == "precious"
 
 

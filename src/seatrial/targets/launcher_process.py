@@ -81,17 +81,20 @@ def _with_descriptor(command: Command, stack: contextlib.ExitStack) -> Command:
 
 
 def shown_with_files(commands: Sequence[Command]) -> list[str]:
-    """Return the lines of ``--dry-run``: for each command those that write its files, then the command."""
+    """Return the lines of ``--dry-run``, for bash or sh: for each command those that write its files, then the command,
+    which does not start without them."""
     lines = []
     for command in commands:
+        files = []
         if isinstance(command, FileCommand):
-            lines.append(shell_line({}, ("mkdir", "-p", command.env["SEATRIAL_KEEP"])))
+            files.append(shell_line({}, ("mkdir", "-p", command.env["SEATRIAL_KEEP"])))
             if command.hosts:
                 # One argument for each line: shells differ in how they quote a newline.
                 printed = shell_line({}, ("printf", r"%s\n", *command.hosts.splitlines()))
-                lines.append(f'FILE_OF_HOSTS=$(mktemp -d)/hosts && {printed} > "{FILE_OF_HOSTS}"')
+                files.append(f'FILE_OF_HOSTS=$(mktemp -d)/hosts && {printed} > "{FILE_OF_HOSTS}"')
             if command.bundle_path is not None:
-                lines.append(shell_line({}, ("seatrial", "bundle", command.bundle_path)))
+                files.append(shell_line({}, ("seatrial", "bundle", command.bundle_path)))
+        lines += [f"{line} &&" for line in files]
         lines.append(shell_line(command.env, command.argv, command.folder, variable=FILE_OF_HOSTS))
     return lines
 
