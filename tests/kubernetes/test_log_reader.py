@@ -219,6 +219,24 @@ def test_a_log_with_many_holes_is_read_again_once(tmp_path: Path) -> None:
     assert len((tmp_path / "calls").read_text().splitlines()) == 3
 
 
+def test_a_hole_that_comes_after_a_search_is_searched_for_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream that had found the entry went on, and what it lacked later counted as lost at once."""
+    monkeypatch.setattr(log_reader, "_QUIET_S", 0.1)
+    lines = {event["seq"]: lines_of(event["seq"], event) for event in EVENTS}
+
+    def shown(name: str, *numbers: int) -> str:
+        return file_of(tmp_path, name, stamped([line for number in numbers for line in lines[number]]))
+
+    turn, whole = tmp_path / "turn", shown("whole", *range(4))
+    # The second one follows the log, in which something comes later.
+    streams = (f"cat {shown('hole', 1)}", f"cat {shown('found', 0, 1)}; sleep 0.5; cat {shown('late', 3)}")
+    cases = " ".join(f"{number}) {code};;" for number, code in enumerate(streams))
+    code = f"n=$(cat {turn} 2>/dev/null || echo 0); echo $((n + 1)) > {turn}; case $n in {cases} *) cat {whole};; esac"
+    listener = Listener(tmp_path, ("*", code))
+    assert listener.all() == EVENTS
+    assert listener.log.lost == 0
+
+
 def test_unproved_events_are_text(tmp_path: Path) -> None:
     forged = {"kind": "step_end", "seq": 0, "outcome": "done"}
     lines = [

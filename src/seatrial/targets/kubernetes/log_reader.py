@@ -49,6 +49,8 @@ _FETCH_S = 10.0
 _SILENT_S = 4.0
 """For which a stream that follows a log may bring nothing once its container has ended. A connection can die without a
 word, and the log can still be fetched."""
+_QUIET_S = 1.0
+"""After so long without data a stream is taken to have brought what the log had when it began."""
 _MOST_COMPLAINT_BYTES = 4_000
 
 
@@ -104,7 +106,8 @@ class PodLog:
         self._from_start = False
         """Whether entries are missing, and the log has not been read from its beginning for them."""
         self._is_search = False
-        """Whether this stream was opened for that. Entries that it lacks are lost."""
+        """Whether this stream was opened for that, and has not brought all that the log had then. Entries that it lacks
+        are lost."""
         self._has_news = False
         """Whether this stream has brought a line that was not known."""
         self._discarding = False
@@ -164,6 +167,8 @@ class PodLog:
                 most_bytes = max(_LEAST_READ_BYTES, remaining // (1 + _LINE_BYTES))
                 data = os.read(self._process.stdout.fileno(), most_bytes)
             except BlockingIOError:
+                if not self._from_start and time.monotonic() - self.last_read_at > _QUIET_S:
+                    self._is_search = False  # A later gap is another one, which another stream may not have.
                 break
             if not data:
                 ended = True
