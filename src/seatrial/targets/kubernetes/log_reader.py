@@ -168,7 +168,7 @@ class PodLog:
                 data = os.read(self._process.stdout.fileno(), most_bytes)
             except BlockingIOError:
                 if not self._from_start and time.monotonic() - self.last_read_at > _QUIET_S:
-                    self._is_search = False  # A later gap is another one, which another stream may not have.
+                    self._is_search = False  # A later gap is another one, which another reading may fill.
                 break
             if not data:
                 ended = True
