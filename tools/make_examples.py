@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -53,17 +54,40 @@ def text_of(name: str) -> str:
         lines = dry_run_lines(job_of(request_of(values), _NOBODY, None)[0], values["out"])
     else:
         lines = resolve(values, _NOBODY, {}, debug=False).dry_run()
-    documents = "\n".join(lines).split("---\n")
+    documents = re.split(r"^---\n", "\n".join(lines), flags=re.MULTILINE)
     kept = [document for document in documents[1:] if "\nkind: Secret\n" not in document]
     assert len(kept) == len(documents) - 2
+    (secret,) = (document for document in documents[1:] if document not in kept)
     head = [
         f"# Printed by: seatrial {EXAMPLES[name]}",
         f"#   {common}",
-        "# without its Secret, which is a fresh one for each run; before you apply this file:",
-        "#   openssl rand -hex 24 | tr -d '\\n' | kubectl create secret generic example --from-file=token=/dev/stdin",
+        "# without its Secret, which is a fresh one for each run. Apply this file only after you have made it: where",
+        "# kubectl says AlreadyExists the Secret is somebody else's, or of another run, and you need another name.",
+        *_commands(name, has_key="ssh-privatekey" in secret),
         "# Written by tools/make_examples.py.",
     ]
     return "\n".join(head) + "\n" + "".join(f"---\n{document.rstrip()}\n" for document in kept)
+
+
+def _commands(name: str, *, has_key: bool) -> list[str]:
+    """The lines that make the Secret and then apply the file: nobody else may have made the one that the pods read."""
+    words = shlex.split(EXAMPLES[name])
+    where = f" -n {words[words.index('--namespace') + 1]}" if "--namespace" in words else ""
+    create = [
+        "openssl rand -hex 24 | tr -d '\\n' |",
+        f"  kubectl create secret generic example --from-file=token=/dev/stdin{where}",
+    ]
+    apply = f"  kubectl apply -f {name}.yaml"
+    if not has_key:
+        lines = [create[0], f"{create[1]} &&", apply]
+    else:
+        lines = [
+            "d=$(mktemp -d) && ssh-keygen -q -t ecdsa -b 521 -N '' -C '' -f \"$d/key\" &&",
+            create[0],
+            f'{create[1]} --from-file=ssh-privatekey="$d/key" &&',
+            f'{apply}; rm -r "$d"',
+        ]
+    return [f"#   {line}" for line in lines]
 
 
 if __name__ == "__main__":

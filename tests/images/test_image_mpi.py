@@ -1,14 +1,12 @@
 """The pods of an MPIJob as containers of the image `mpi`: sshd on 2222 without any right, and mpirun between them.
 
-The commands are those of the manifest. The key and the host file, which the operator makes, are made here; a bridge of
-podman stands in for the network of a cluster.
+The commands are those of the manifest. The host file, which the operator makes, is made here; a bridge of podman stands
+in for the network of a cluster.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -23,9 +21,9 @@ from kubernetes.workloads import container_of, templates, workload, workload_obj
 from passes import passes
 
 from seatrial.targets.kubernetes.kinds import KINDS
-from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import CODE, Workload
+from seatrial.targets.kubernetes.ssh_key import new_ssh_key
 
 pytestmark = MARKS
 # As the operator names them: the host name of a pod, then the service of its job.
@@ -52,18 +50,13 @@ def network() -> Iterator[tuple[str, dict[str, str]]]:
 
 @pytest.fixture
 def brought(tmp_path: Path) -> list[str]:
-    """What the operator mounts, as options; it belongs to root, as there."""
-    key, code = tmp_path / "key", tmp_path / "code"
-    key.mkdir()
+    """What is mounted, as options; it belongs to root, as there. The key of the operator is read nowhere."""
+    code = tmp_path / "code"
     code.mkdir()
-    make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(key / "id_rsa")]
-    subprocess.run(make, check=True)
-    shutil.copy(key / "id_rsa.pub", key / "authorized_keys")
-    (key / "id_rsa").chmod(0o644)
     for name, content in KINDS["mpijob"].files(_job()).items():
         (code / name).write_bytes(content)
     (tmp_path / "hostfile").write_text("".join(f"{name}.{_SERVICE} slots=1\n" for name in _WORKERS))
-    places = {key: SSH, code: CODE, tmp_path / "hostfile": "/etc/mpi/hostfile"}
+    places = {code: CODE, tmp_path / "hostfile": "/etc/mpi/hostfile"}
     return [word for path, place in places.items() for word in ("--volume", f"{path}:{place}:ro")]
 
 
@@ -80,14 +73,14 @@ def _job() -> Workload:
     )
 
 
-def _pod(component: str) -> tuple[list[str], list[str]]:
+def _pod(component: str, key: str) -> tuple[list[str], list[str]]:
     """Options of ``podman run`` and the words after the image, for the container of such a pod."""
     (container,) = (
         container_of(pod)
         for pod in templates(workload_object(manifest("mpijob", _job())))
         if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
     )
-    (program, *words), environ = as_kubelet(container, {}, _job().token)
+    (program, *words), environ = as_kubelet(container, {}, {"token": _job().token, "ssh-privatekey": key})
     env_options = [word for name, value in environ.items() for word in ("--env", f"{name}={value}")]
     return [*NO_RIGHTS, "--user", "10001:10001", "--shm-size", "1g", *env_options, "--entrypoint", program], words
 
@@ -101,10 +94,11 @@ def test_a_trial_passes_between_containers(network: tuple[str, dict[str, str]], 
         for name in (pod, f"{pod}.{_SERVICE}")
         for word in ("--add-host", f"{name}:{address}")
     ]
+    key = new_ssh_key("mpijob")
     with ExitStack() as stack:
 
         def start(name: str, component: str) -> str:
-            options, words = _pod(component)
+            options, words = _pod(component, key)
             place = ["--network", bridge, "--ip", addresses[name], "--hostname", name, *names]
             return stack.enter_context(started("mpi", *words, options=[*options, *place, *brought]))
 

@@ -7,6 +7,7 @@ Taken from their sources (kubernetes 1.31 `pkg/controller/job`, training-operato
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from seatrial.targets.kubernetes.manifest.workload import Object
 
@@ -45,15 +46,20 @@ INJECTED = {"job": _index, "jobset": _index, "pytorchjob": _pytorchjob, "trainjo
 """Kind -> variables that the container of pod ``number`` gets after those of the manifest."""
 
 
-def started(container: Object, injected: dict[str, str], secret: str) -> tuple[list[str], dict[str, str]]:
-    """Command and environment as the kubelet makes them: later variables win, known ones are put in for ``$(NAME)``."""
+def started(container: Object, injected: dict[str, str], secret: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Command and environment as the kubelet makes them: later variables win, known ones are put in for ``$(NAME)``.
+
+    ``secret``: what is in the Secret of the run.
+    """
     environ: dict[str, str] = {}
     for entry in container["env"]:
         if "fieldRef" in (source := entry.get("valueFrom", {})):
             assert source["fieldRef"]["fieldPath"] == "spec.nodeName"
             environ[entry["name"]] = "node-0"
         else:
-            environ[entry["name"]] = secret if source else _expanded(entry["value"], environ)
+            environ[entry["name"]] = (
+                secret[source["secretKeyRef"]["key"]] if source else _expanded(entry["value"], environ)
+            )
     environ |= injected
     return [_expanded(word, environ) for word in container["command"]], environ
 

@@ -13,9 +13,9 @@ import pytest
 from kubernetes.double.volumes import contents_of
 from kubernetes.workloads import container_of, templates, workload, workload_object
 
-from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import CODE, COPY, Object
+from seatrial.targets.kubernetes.ssh_key import new_ssh_key
 
 
 def bundle_double() -> bytes:
@@ -32,6 +32,7 @@ class Containers:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.bundle = bundle_double()
+        self.key = new_ssh_key(kind) if kind == "mpijob" else ""
         files = {"plan.json": b'{"checks": []}'}
         made = workload(bundle=self.bundle, files=files, python=sys.executable, arguments=("run", "$x"))
         self.objects = manifest(kind, made)
@@ -44,14 +45,11 @@ class Containers:
         # A stub of sshd says that it was started.
         (folder / "sshd").write_text("#!/bin/sh\necho sshd runs\n")
         (folder / "sshd").chmod(0o755)
-        (folder / "key").mkdir()
-        (folder / "key" / "id_rsa.pub").write_text("ssh-rsa AAAA\n")
         self.places = {
-            SSH: str(folder / "key"),
             CODE: str(self.code),
             COPY: str(self.copy),
             "/usr/sbin/sshd": str(folder / "sshd"),
-            "/tmp/known_hosts": str(folder / "known_hosts"),
+            **{f"/tmp/{name}": str(folder / name) for name in ("known_hosts", "authorized_keys", "ssh_key")},
         }
 
     def run(self, component: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +60,8 @@ class Containers:
             if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
         )
         words = [self._placed(word).replace("$$", "$") for word in container["command"]]
-        return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+        environ = {**os.environ, "SEATRIAL_SSH_KEY": self.key}
+        return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False, env=environ)
 
     def _placed(self, word: str) -> str:
         for before, after in self.places.items():

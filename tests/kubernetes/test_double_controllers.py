@@ -24,7 +24,7 @@ def _world(folder: Path, kind: str, **changes: object) -> World:
     for number in range(2):
         node = {"metadata": {"name": f"node-{number}", "labels": {}}, "spec": {}}
         world.store.add({"kind": "Node", **node, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}, "")
-    for thing in manifest(kind, workload(**changes)):
+    for thing in manifest(kind, workload(ssh_key="not-a-real-key\n", **changes)):
         world.store.add(copy.deepcopy(thing), "default")
     _look(world)
     return world

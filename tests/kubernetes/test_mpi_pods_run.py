@@ -6,7 +6,6 @@ Told apart from a cluster by: the port (the hosts have an sshd already), the fol
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -19,10 +18,10 @@ from kubernetes.double.volumes import contents_of
 from kubernetes.operators import started
 from kubernetes.workloads import container_of, templates, workload, workload_object
 
-from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH
 from seatrial.targets.kubernetes.manifest.objects import code_digest
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.manifest.workload import CODE, COPY, Workload
+from seatrial.targets.kubernetes.ssh_key import new_ssh_key
 
 pytestmark = [pytest.mark.hosts, pytest.mark.mpi]
 _MPIRUNS = [path for path in os.environ.get("SEATRIAL_TEST_MPIRUNS", "").split(":") if path] or ["none"]
@@ -41,6 +40,7 @@ def _job(mpirun: str, pyz: Path) -> Workload:
         gpus_per_node=0,
         nproc_per_node=2,
         token="t" * 32,
+        ssh_key=new_ssh_key("mpijob"),
         bundle=pyz.read_bytes(),
         arguments=("run", "--device=cpu", "--only=inventory,collectives", "--", "smoke"),
         kind_options={"mpi": "openmpi" if "Open MPI" in said else "mpich", "mpirun": mpirun},
@@ -57,14 +57,15 @@ class Pod:
             for pod in templates(workload_object(objects))
             if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
         )
-        command, environ = started(container, {}, made.token)
+        command, environ = started(container, {}, {"token": made.token, "ssh-privatekey": made.ssh_key})
         places = {
             # mpirun names the same path on all hosts, which share their home.
             COPY: f"{host.home}/copy",
             "python3": str(hosts.python),
-            SSH: f"{hosts.folder}/key",
             CODE: f"{hosts.folder}/code{host.number}",
             "/tmp/known_hosts": f"{host.home}/known{host.number}",
+            "/tmp/ssh_key": f"{host.home}/key{host.number}",
+            "/tmp/authorized_keys": f"{host.home}/authorized{host.number}",
             "/tmp/hosts": f"{host.home}/hosts",
         }
         code = hosts.folder / f"code{host.number}"
@@ -99,19 +100,6 @@ def _put(text: str, places: dict[str, str]) -> str:
     return text
 
 
-def _prepare(hosts: Hosts, key: str) -> None:
-    """What the operator brings: the host file for the launcher, and one key pair for all, which belongs to root."""
-    folder = hosts.folder / "key"
-    folder.mkdir()
-    make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(folder / "id_rsa")]
-    subprocess.run(make, check=True)
-    shutil.copy(folder / "id_rsa.pub", folder / "authorized_keys")
-    for file in folder.iterdir():
-        file.chmod(0o644)
-    (hosts[0].etc / "mpi").mkdir()
-    (hosts[0].etc / "mpi" / "hostfile").write_text(key)
-
-
 @pytest.mark.parametrize(
     "mpirun", [_MPIRUNS[0], *(pytest.param(path, marks=pytest.mark.nightly) for path in _MPIRUNS[1:])]
 )
@@ -122,7 +110,10 @@ def test_a_trial_passes(mpirun: str, hosts: Callable[[int], Hosts], pyz: Path) -
     made = _job(mpirun, pyz)
     is_open = made.kind_options["mpi"] == "openmpi"
     names = [f"{made.run}-worker-{number}.{made.run}" for number in range(2)]
-    _prepare(three, "".join(f"{name}{' slots=' if is_open else ':'}2\n" for name in names))
+    # What the operator brings. Its key is read nowhere.
+    (three[0].etc / "mpi").mkdir()
+    lines = (f"{name}{' slots=' if is_open else ':'}2\n" for name in names)
+    (three[0].etc / "mpi" / "hostfile").write_text("".join(lines))
     for host in three:
         with open(host.etc / "hosts", "a") as file:
             file.writelines(f"{three[number + 1].address} {name}\n" for number, name in enumerate(names))

@@ -8,11 +8,14 @@ from kubernetes.rules import (
     OF,
     Rule,
     begin_of,
+    containers_of,
     drop,
     each,
     env_of,
     launcher_of,
     node_pods,
+    of_kind,
+    pods_of,
     program_of,
     see,
     set_to,
@@ -23,7 +26,7 @@ from kubernetes.rules import (
 )
 from kubernetes.workloads import container_of, workload_object
 
-_OWN_OF_EACH_POD = {"SEATRIAL_NODE_NAME"}
+_OWN_OF_EACH_POD = {"SEATRIAL_NODE_NAME", "SEATRIAL_SSH_KEY"}
 _RULES = [
     Rule(
         name="mpi: the launcher waits until sshd answers",
@@ -35,16 +38,32 @@ _RULES = [
         spoil=each(node_pods, lambda pod: container_of(pod)["readinessProbe"].update(tcpSocket={"port": 22})),
     ),
     Rule(
-        name="mpi: sshd needs no right: a high port, the mounted key, no file of process ids, lax modes",
+        name="mpi: sshd needs no right: a high port, a key of its user, no file of process ids, lax modes",
         cases=MPI,
         kept=lambda objects: (
-            {"Port 2222", "HostKey /opt/seatrial-ssh/id_rsa", "PidFile none", "StrictModes no"}
+            {"Port 2222", "HostKey /tmp/ssh_key", "PidFile none", "StrictModes no"}
             <= set(sshd_config(objects).splitlines())
         ),
         spoil=spoil_sshd,
     ),
     Rule(
-        name="mpi: the key is not where its mode would be 0600 for root alone",
+        # Trainer takes any Secret of its name, and mpi-operator any that names the MPIJob as its owner.
+        name="mpi: no pod reads the key that the operator mounts, but the one in the Secret of the run",
+        cases=MPI,
+        kept=lambda objects: (
+            "/opt/seatrial-ssh" not in str(pods_of(objects)) + str(of_kind(objects, "ConfigMap"))
+            and of_kind(objects, "Secret")[0]["stringData"]["ssh-privatekey"] == "not-a-real-key\n"
+            and all(
+                entry["valueFrom"]["secretKeyRef"] == {"name": "trial-1", "key": "ssh-privatekey"}
+                for container in containers_of(objects)
+                for entry in container["env"]
+                if entry["name"] == "SEATRIAL_SSH_KEY"
+            )
+        ),
+        spoil=lambda objects: launcher_of(objects)["command"].append("/opt/seatrial-ssh/id_rsa"),
+    ),
+    Rule(
+        name="mpi: the key of the operator is not where its mode would be 0600 for root alone",
         cases=OF["mpijob"],
         kept=lambda objects: spec_of(objects)["sshAuthMountPath"] == "/opt/seatrial-ssh",
         spoil=set_to("sshAuthMountPath", "/root/.ssh"),

@@ -114,11 +114,12 @@ _RULES = [
         spoil=each(containers_of, lambda container: container["volumeMounts"].pop(0)),
     ),
     Rule(
-        name="the token is in a Secret alone",
+        name="the token is in a Secret alone, and so is the key of ssh",
         cases=ALL,
         kept=lambda objects: (
-            json.dumps(objects).count("not-a-real-token") == 1
-            and of_kind(objects, "Secret")[0]["stringData"] == {"token": "not-a-real-token"}
+            [json.dumps(objects).count(f"not-a-real-{what}") for what in ("token", "key")]
+            == [1, len(of_kind(objects, "Secret")[0]["stringData"]) - 1]
+            and of_kind(objects, "Secret")[0]["stringData"]["token"] == "not-a-real-token"
         ),
         spoil=each(containers_of, lambda container: container["command"].append("--token=not-a-real-token")),
     ),

@@ -61,7 +61,7 @@ class Pods:
             added = INJECTED[kind](number, 2, ranks)
             if number == 1:
                 added.pop(without, None)
-            command, environ = started(container, added, _SECRET)
+            command, environ = started(container, added, {"token": _SECRET})
             home = folder / f"home{number}"
             home.mkdir()
             here = {"MASTER_ADDR": "localhost"} if "MASTER_ADDR" in environ else {}

@@ -62,6 +62,8 @@ _CPU: dict[str, Any] = {
     "arguments": ("run", "smoke", "--device", "cpu", "--nproc-per-node", "2"),
 }
 
+_KEY: dict[str, Any] = {"ssh_key": "not-a-real-key\n"}
+
 CASES: dict[str, tuple[str, Callable[[], Workload]]] = {
     "job": ("job", workload),
     "job-one-node": ("job", lambda: workload(nodes=1, nproc_per_node=4, gpus_per_node=4)),
@@ -75,13 +77,13 @@ CASES: dict[str, tuple[str, Callable[[], Workload]]] = {
     "pytorchjob-one-node": ("pytorchjob", lambda: workload(nodes=1)),
     "pytorchjob-everything": ("pytorchjob", _everything),
     "trainjob": ("trainjob", workload),
-    "trainjob-mpi": ("trainjob", lambda: workload(kind_options={"runtime": "mpi"})),
+    "trainjob-mpi": ("trainjob", lambda: workload(**_KEY, kind_options={"runtime": "mpi"})),
     "trainjob-everything": ("trainjob", lambda: dataclasses.replace(_everything(), ttl_s=None)),
-    "mpijob": ("mpijob", workload),
-    "mpijob-mpich": ("mpijob", lambda: workload(kind_options={"mpi": "mpich"})),
-    "mpijob-intel": ("mpijob", lambda: workload(kind_options={"mpi": "intel"})),
-    "mpijob-custom-scc": ("mpijob", lambda: workload(openshift="custom-scc", namespace="ml")),
-    "mpijob-everything": ("mpijob", lambda: dataclasses.replace(_everything(), ttl_s=None)),
+    "mpijob": ("mpijob", lambda: workload(**_KEY)),
+    "mpijob-mpich": ("mpijob", lambda: workload(**_KEY, kind_options={"mpi": "mpich"})),
+    "mpijob-intel": ("mpijob", lambda: workload(**_KEY, kind_options={"mpi": "intel"})),
+    "mpijob-custom-scc": ("mpijob", lambda: workload(**_KEY, openshift="custom-scc", namespace="ml")),
+    "mpijob-everything": ("mpijob", lambda: dataclasses.replace(_everything(), ttl_s=None, **_KEY)),
 }
 """Name of the golden file -> kind and workload."""
 

@@ -108,6 +108,7 @@ def _placement(target_request: TargetRequest, script: CarriedScript | None) -> P
     fields = None if kubectl is None else partial(spec_fields, kubectl)
     workload = kind.resolve(_workload(target_request, kind, nodes, script), fields)
     validate_workload(kind.name, workload)
+    workload = _with_ssh_key(workload, kind.name)
     queue_s = queue_timeout_s(options)
     if kubectl is not None:
         require_permission(kubectl, target_request.target, manifest(target_request.target, workload))
@@ -270,7 +271,7 @@ def _submit_and_follow(
 def _with_fewer_nodes(job: Processes, nodes: int, absent: tuple[str, ...]) -> Processes:
     print_status(f"seatrial: starting again without {', '.join(absent)} (--min-hosts)")
     # A pod of before that is not gone yet knows the last one.
-    workload = replace(job.detail.workload, nodes=nodes, token=_new_token())
+    workload = _with_ssh_key(replace(job.detail.workload, nodes=nodes, token=_new_token()), job.target)
     detail = replace(job.detail, workload=workload, min_hosts=None)
     return replace(job, nodes=nodes, absent=(*job.absent, *absent), detail=detail)
 
@@ -279,6 +280,15 @@ def _new_token() -> str:
     import secrets
 
     return secrets.token_urlsafe(24)
+
+
+def _with_ssh_key(workload: Workload, target: str) -> Workload:
+    """Return the workload with a new key, where its pods reach one another by ssh."""
+    from seatrial.targets.kubernetes.ssh_key import new_ssh_key
+
+    if not KINDS[target].under_mpi(workload.kind_options):
+        return workload
+    return replace(workload, ssh_key=new_ssh_key(target))
 
 
 def _workload(target_request: TargetRequest, kind: Kind, nodes: int, script: CarriedScript | None) -> Workload:

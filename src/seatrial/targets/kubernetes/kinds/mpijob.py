@@ -40,7 +40,7 @@ def _longest_name(workload: Workload) -> str:
 
 
 def _render(workload: Workload) -> list[Object]:
-    """Return the MPIJob; the operator creates the Service, the host file and the ssh key."""
+    """Return the MPIJob; the operator creates the Service and the host file."""
     from seatrial.targets.kubernetes.manifest.mpi_launcher import SSH, launcher_template, worker_template
     from seatrial.targets.kubernetes.manifest.objects import metadata
 

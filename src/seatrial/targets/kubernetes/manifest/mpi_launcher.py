@@ -1,8 +1,9 @@
 """Pods under MPI: a launcher that runs mpirun, and nodes that wait for it, each with an sshd.
 
-The sshd needs neither root nor a capability: it uses a high port, the mounted key as its host key, and no PID file. Its
+The sshd needs neither root nor a capability: it uses a high port, a host key of its user, and no PID file. Its
 configuration sets PATH and LD_LIBRARY_PATH of the container, which ssh would drop; mpirun passes on all the others.
-The operators give all pods one key pair, so the host keys are known in advance and checked.
+All pods have one key pair, that of the Secret of the run, so the host keys are known in advance and checked. The one
+that the operators bring is read nowhere: they take any Secret of its name, with what commands its public part may hold.
 """
 
 from __future__ import annotations
@@ -11,21 +12,26 @@ import inspect
 from collections.abc import Mapping
 
 from seatrial.targets.kubernetes.manifest import wait_for_hosts
+from seatrial.targets.kubernetes.manifest.objects import SSH_KEY
 from seatrial.targets.kubernetes.manifest.pod import NODE_NAME, copied_argv, copy_argv, env_names, escaped, pod_template
 from seatrial.targets.kubernetes.manifest.workload import COPY, JOIN_TIMEOUT_S, SCRATCH, Object, Workload
 
 SSH = "/opt/seatrial-ssh"
-"""Folder into which the operators mount the key."""
+"""Folder into which the operators mount their key."""
 _PORT = 2222
 _HOSTFILE = "/etc/mpi/hostfile"
 _HOSTS = f"{SCRATCH}/hosts"
 """A copy of the host file, which is compared with the run. Others may change the operator's one at any time."""
+_KEY = f"{SCRATCH}/ssh_key"
+_KEY_VARIABLE = "SEATRIAL_SSH_KEY"
+_AUTHORIZED_KEYS = f"{SCRATCH}/authorized_keys"
 _KNOWN_HOSTS = f"{SCRATCH}/known_hosts"
 _WAIT = "wait_for_hosts.py"
 
 _SSH_CONFIG = f"""Host *
   Port {_PORT}
-  IdentityFile {SSH}/id_rsa
+  IdentityFile {_KEY}
+  IdentitiesOnly yes
   UserKnownHostsFile {_KNOWN_HOSTS}
   GlobalKnownHostsFile /dev/null
   StrictHostKeyChecking yes
@@ -35,10 +41,10 @@ _SSH_CONFIG = f"""Host *
   ServerAliveInterval 15
   LogLevel ERROR
 """
-# StrictModes: the folders above the key belong to root and the group of the volume, which sshd would refuse.
+# StrictModes: the folder above the keys is a volume that its group can write to, which sshd would refuse.
 _SSHD_CONFIG = f"""Port {_PORT}
-HostKey {SSH}/id_rsa
-AuthorizedKeysFile {SSH}/authorized_keys
+HostKey {_KEY}
+AuthorizedKeysFile {_AUTHORIZED_KEYS}
 StrictModes no
 PidFile none
 PasswordAuthentication no
@@ -49,19 +55,26 @@ MaxStartups 256:30:1024
 PrintMotd no
 """
 # The scripts contain no text of a user, which comes as their arguments. Every pod gets the known hosts, since with many
-# hosts the daemons of MPI start one another as a tree.
+# hosts the daemons of MPI start one another as a tree. The umask of the ranks is that of sshd. Of the public key only
+# its first two words count: a comment can hold whatever a file can, lines with options and commands as well.
 _NEED = 'need() { [ -s "$1" ] || { echo "Error: $1 is not there: the operator has not mounted $2." >&2; exit 3; }; }'
-_KNOW_HOSTS = f"""{_NEED}
-need {SSH}/id_rsa.pub "the key of the run"
-sed "s/^/* /" {SSH}/id_rsa.pub > {_KNOWN_HOSTS} || exit 3"""
-_LAUNCH = f"""{_KNOW_HOSTS}
+_TAKE_KEY = f"""(umask 077
+printf '%s\\n' "${_KEY_VARIABLE}" > {_KEY} && ssh-keygen -y -f {_KEY} < /dev/null > {_AUTHORIZED_KEYS}) || {{
+  echo "Error: ssh-keygen finds no key in {SSH_KEY} of the Secret of this run (its words are above)." >&2
+  exit 3
+}}
+unset {_KEY_VARIABLE}
+read -r type key comment < {_AUTHORIZED_KEYS}
+echo "$type $key" > {_AUTHORIZED_KEYS} && echo "* $type $key" > {_KNOWN_HOSTS} || exit 3"""
+_LAUNCH = f"""{_TAKE_KEY}
+{_NEED}
 need {_HOSTFILE} "the list of the nodes"
 cat {_HOSTFILE} > {_HOSTS} || exit 3
 exec "$0" {COPY}/{_WAIT} {_HOSTFILE} {_HOSTS} "$@"
 """
 # The interpreter is $0 of the script; what the host file must have and the command of mpirun are its arguments.
 # The start script joins the bundle before sshd runs, so that every rank finds it at the same path.
-_SERVE = f"""{_KNOW_HOSTS}
+_SERVE = f"""{_TAKE_KEY}
 "$@" || exit
 own="{NODE_NAME}=${NODE_NAME} PATH=$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
 exec /usr/sbin/sshd -D -e -f {COPY}/sshd_config -o "SetEnv=$own"
@@ -101,6 +114,7 @@ def launcher_template(workload: Workload, *, container: str, host: str, mpi: str
         command=command,
         env={"MASTER_PORT": str(workload.master_port)},
         component="launcher",
+        secrets={_KEY_VARIABLE: SSH_KEY},
     )
 
 
@@ -113,6 +127,7 @@ def worker_template(workload: Workload, *, container: str) -> Object:
         env={},
         # A running pod is not ready: without the probe the launcher would start before the sshd of the nodes.
         probe={"tcpSocket": {"port": _PORT}, "periodSeconds": 2},
+        secrets={_KEY_VARIABLE: SSH_KEY},
     )
 
 

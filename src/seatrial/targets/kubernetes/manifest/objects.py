@@ -15,6 +15,8 @@ from seatrial.targets.kubernetes.manifest.workload import Object, Workload
 
 BUNDLE = "seatrial.pyz"
 START = "start.py"
+SSH_KEY = "ssh-privatekey"
+"""Where the key of ssh is in the Secret of the run."""
 _PART_BYTES = 190_000
 """Size of a part of the bundle in one ConfigMap, which becomes 253,739 bytes in the annotation below."""
 _MAX_ANNOTATION_BYTES = 256 * 1024
@@ -116,14 +118,16 @@ def _code_map(workload: Workload, contents: Mapping[str, str | bytes]) -> Object
 
 
 def token_secret(workload: Workload) -> Object:
-    """Return the Secret with the token by which the pods of the run authenticate one another."""
+    """Return the Secret with the token by which the pods of the run authenticate one another, and under MPI the key of
+    their ssh."""
+    key = {SSH_KEY: workload.ssh_key} if workload.ssh_key else {}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": metadata(workload),
         "immutable": True,
         "type": "Opaque",
-        "stringData": {"token": workload.token},
+        "stringData": {"token": workload.token, **key},
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from seatrial.targets.kubernetes.manifest.objects import (
     BUNDLE,
@@ -138,6 +139,7 @@ def pod_template(
     env: Mapping[str, str],
     component: str = "node",
     probe: Object | None = None,
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> Object:
     """Return the template of a pod: its metadata and spec.
 
@@ -148,16 +150,24 @@ def pod_template(
         env: Variables beside those of all pods; Kubernetes expands variables in their values.
         component: ``node``, which gets the GPUs, or ``launcher``.
         probe: Readiness probe.
+        secrets: Further variables from the Secret of the run: name -> key there.
     """
     volumes, mounts = _volumes(workload)
-    token = {"name": "SEATRIAL_TOKEN", "valueFrom": {"secretKeyRef": {"name": workload.run, "key": "token"}}}
+    from_secret: list[Object] = [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": workload.run, "key": key}}}
+        for name, key in {"SEATRIAL_TOKEN": "token", **secrets}.items()
+    ]
     # Findings name the node, not the pod. mpirun must not pass this variable on: its value differs between pods.
     node = {"name": NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     main: Object = {
         "name": container,
         "image": workload.image,
         "command": _compared(workload, command),
-        "env": [*_variables(workload), *({"name": name, "value": value} for name, value in env.items()), node, token],
+        "env": [
+            *_variables(workload),
+            *({"name": name, "value": value} for name, value in env.items()),
+            *(node, *from_secret),
+        ],
         "workingDir": HOME,
         "resources": _resources(workload) if component == "node" else _LAUNCHER_RESOURCES,
         **({"readinessProbe": probe} if probe else {}),

@@ -72,6 +72,8 @@ class Workload:
     """The arguments of ``seatrial`` in the pods."""
     token: str
     """The secret by which the pods of the run authenticate one another."""
+    ssh_key: str = ""
+    """The private key by which pods under MPI reach one another, in the form of OpenSSH; empty without MPI."""
     python: str = "python3"
     """The interpreter in the image that has torch."""
     bundle: bytes | None = None
