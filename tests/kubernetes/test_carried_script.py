@@ -38,7 +38,7 @@ def test_a_script_of_this_machine_goes_along(tmp_path: Path) -> None:
     assert carried("train.py") == ("train.py", b"import os, torch\n")
 
 
-@pytest.mark.parametrize("name", ["start.py", "mit Leer.py", "é.py", "-x.py"])
+@pytest.mark.parametrize("name", ["start.py", "mit Leer.py", "é.py", "-x.py", "socket.py", "hashlib.sh", "seatrial.py"])
 def test_a_name_that_a_pod_cannot_have(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("pass\n")
     assert carried(f"./{name}") == ("script.py", b"pass\n")

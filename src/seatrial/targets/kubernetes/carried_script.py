@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import stat
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ _MAX_BYTES = 100_000
 """The ConfigMap with the start script, a plan and the files of MPI has 190,000 bytes for all of them."""
 _OTHER_WAY = "put it into the image, or on a claim (--pvc NAME:/code), and give its path there"
 _NAME = "script.py"
-"""In place of a name that a ConfigMap does not take, or that a file of ours has."""
+"""In place of a name that a ConfigMap does not take, that a file of ours has, or by which the programs of ours that
+start from the same folder would import the script."""
 _OURS = ("seatrial.pyz", "start.py", "wait_for_hosts.py", "plan.json", "ssh_config", "sshd_config")
 
 
@@ -131,5 +133,6 @@ def _is_file(path: Path, folder: Path) -> bool:
 
 
 def _name(script: str) -> str:
-    name = Path(script).name
-    return name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", name) and name not in _OURS else _NAME
+    name, module = Path(script).name, Path(script).name.partition(".")[0]
+    is_taken = name in _OURS or module in sys.stdlib_module_names or module == "seatrial"
+    return name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", name) and not is_taken else _NAME
