@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from seatrial.evidence.fleets import judge_fleets
-from seatrial.evidence.statistics import FleetRuling, judge_fleet
+from seatrial.evidence.statistics import CONTESTED_EFFECT, FleetRuling, judge_fleet
 
 ELSEWHERE = "says that it has another model"
 
@@ -79,3 +79,21 @@ def test_healthy_hosts_of_one_of_two_models_are_all_judged(num_hosts: int, per_h
 def test_the_only_host_of_its_model_is_compared_with_no_other() -> None:
     assert all(ruling.is_only_host for ruling in judged([[100.0] * 8], in_part=True))
     assert not any(ruling.is_only_host for ruling in judged([[100.0] * 8], in_part=False))
+
+
+def test_a_host_that_is_like_any_other_hides_no_slow_one_of_unlike_ranks() -> None:
+    """None of the extreme or middle hosts is like the one that left."""
+    source = random.Random(0)
+    hidden = 0
+    for _ in range(400):
+        speeds = [[source.choice((82.0, 91.0, 100.0)) + source.random() for _ in range(2)] for _ in range(8)]
+        with_all = judged([*speeds, speeds[source.randrange(8)]], in_part=False)
+        without = judged(speeds, in_part=True)
+        slow = {rank for rank in outliers(with_all) if rank < 16}
+        seen = outliers(without) | doubted(without)
+        hidden += any(rank not in seen for rank in slow if _is_far(rank, speeds, with_all[0].reference))
+    assert hidden == 0
+
+
+def _is_far(rank: int, speeds: list[list[float]], reference: float) -> bool:
+    return abs(speeds[rank // 2][rank % 2] / reference - 1) > CONTESTED_EFFECT

@@ -23,6 +23,9 @@ from seatrial.evidence.statistics import (
     reference_ranks,
 )
 
+_MOST_RANKS = 16 * 16
+"""Ranks of 16 hosts with 16 GPUs each, which take a second."""
+
 
 def judge_fleets(
     values: Mapping[int, float],
@@ -104,9 +107,7 @@ def _by_group(
         others = {rank: value for rank, value in values.items() if rank not in own}
         still = {rank for ruling in _compare(others, judge, hosts) for rank in ruling.outliers} if others else {*()}
         doubted |= {rank: limit for rank, limit in slow.items() if rank in others and rank not in still}
-    # One like the best host moves the median most, and one like a middle one makes the spread smallest.
-    ordered = sorted(names, key=lambda name: median([*by_host[name].values()]))
-    for name in dict.fromkeys(ordered[at] for at in (0, (len(ordered) - 1) // 2, len(ordered) // 2, -1)):
+    for name in _copied(by_host):
         copies = {-1 - rank: value for rank, value in by_host[name].items()}
         for ruling in _compare({**values, **copies}, judge, {**hosts, **dict.fromkeys(copies, f"another {name}")}):
             missed = {} if ruling.limit is None else dict.fromkeys(ruling.outliers, ruling.limit)
@@ -116,6 +117,22 @@ def _by_group(
                 if rank in values and rank not in known and abs(values[rank] / ruling.reference - 1) > CONTESTED_EFFECT
             }
     return doubted
+
+
+def _copied(by_host: Mapping[str, Mapping[int, float]]) -> Iterable[str]:
+    """Return the hosts of which copies join the fleet: all of them, but for many ranks, where that takes seconds.
+
+    Where the many ranks of each host are alike, one like the best host moves the median most, and one like a middle one
+    makes the spread smallest.
+    """
+    if sum(map(len, by_host.values())) <= _MOST_RANKS or not all(map(_are_alike, by_host.values())):
+        return by_host
+    ordered = sorted(by_host, key=lambda name: median([*by_host[name].values()]))
+    return dict.fromkeys(ordered[at] for at in (0, (len(ordered) - 1) // 2, len(ordered) // 2, -1))
+
+
+def _are_alike(own: Mapping[int, float]) -> bool:
+    return min(own.values()) >= (1 - CONTESTED_EFFECT / 2) * max(own.values())
 
 
 def _compare(
