@@ -218,6 +218,26 @@ def open_judged(folder: str | os.PathLike[str]) -> tuple[int, str]:
     return fd, exchanged_by
 
 
+def open_with_links(folder: str | os.PathLike[str]) -> tuple[int, str]:
+    """Open a folder (O_PATH), and return its descriptor, and which link of another user led there; empty: none did.
+
+    Such a link may lead to a folder of ours that its owner cannot write to. Raises OSError where it cannot be opened.
+    """
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    link, last = "", os.fstat(fd)
+    try:
+        # The user has chosen the working folder, and may be unable to enter those above it.
+        for name, visited, _, _ in way_to(os.fspath(folder), "/" if os.path.isabs(folder) else os.curdir):
+            last = os.fstat(visited)
+            if not link and stat.S_ISLNK(last.st_mode) and last.st_uid not in trusted_users(name):
+                link = f"{name} is a link of user {last.st_uid}"
+        if not link and not os.path.samestat(last, os.fstat(fd)):
+            link = f"{os.fspath(folder)} was exchanged meanwhile"
+    except OSError as error:
+        link = f"the way to it cannot be judged ({error.strerror or error})"
+    return fd, link
+
+
 def exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
     """Return how another user could exchange what a path leads to, and how what lies in it (each empty: nobody but root
     can); and the status of what was judged last. Raises OSError, and ForeignError where another user has mounted a part

@@ -222,6 +222,29 @@ def test_the_report_of_another_trial_in_an_exchanged_out_stays(tmp_path: Path, m
     assert (others / RUN / "report.json").read_text() == "of another trial"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("sources", [None, ()])
+@pytest.mark.parametrize("name", ["out", "above/out"])
+def test_no_link_of_another_user_leads_to_a_newest_report_that_is_replaced(
+    name: str, sources: tuple[Path, ...] | None, tmp_path: Path
+) -> None:
+    """It lay there before the run, and leads to where the user keeps the acceptance of a cluster, closed to others."""
+    conclusion, mine, out = conclude(healthy().events, load=fake_load), tmp_path / "mine", tmp_path / name
+    (mine / "out").mkdir(parents=True)
+    kept = (mine if name == "out" else mine / "out") / "cluster_test_report.json"
+    kept.write_text("of another run")
+    link = tmp_path / name.partition("/")[0]
+    link.symlink_to(mine)
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    _recorded(out)
+    written = write_reports(conclusion, out, sources)
+    assert kept.read_text() == "of another run"
+    assert f"{link} is a link of user 12345, which may lead" in written.not_copied
+    os.chown(link, 0, 0, follow_symlinks=False)
+    assert write_reports(conclusion, out, [out / RUN]).not_copied == ""
+    assert json.loads(kept.read_text())["acceptance"]["status"] == "PASS"
+
+
 def _recorded(out: Path) -> None:
     """Have the run record its events below a folder, as each run does from its beginning on."""
     (out / RUN).mkdir()

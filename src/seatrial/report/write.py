@@ -19,7 +19,7 @@ from seatrial.files import (
     status_of_entry,
     write_atomically,
 )
-from seatrial.folders import NotPrivateError, make_folder, make_folders, new_temporary_folder
+from seatrial.folders import NotPrivateError, make_folder, make_folders, new_temporary_folder, open_with_links
 from seatrial.judge.conclude import Conclusion
 from seatrial.report import formats
 from seatrial.report.recorded_events import RECORD, event_files
@@ -80,7 +80,7 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
     with ExitStack() as held:
         try:
             make_folders(out)
-            opened = os.open(out, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened, link = open_with_links(out)
             held.callback(os.close, opened)
             # All of it into one folder, whoever exchanges it meanwhile.
             way = Path(f"/proc/self/fd/{opened}")
@@ -101,6 +101,12 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
                 written,
                 not_copied=f"{written.latest} is no copy of this report: {out} is another folder than when this run "
                 "began, so that file stays as it is.",
+            )
+        if link and has_entry(way / _LATEST):
+            return replace(
+                written,
+                not_copied=f"{written.latest} is no copy of this report: {link}, which may lead to the newest report of"
+                " other hosts, so that file stays as it is; name that folder by its own path with --out.",
             )
         try:
             write_atomically(way / _LATEST, _encoded(texts[_DOCUMENT]))
