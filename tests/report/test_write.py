@@ -225,7 +225,7 @@ def test_the_report_of_another_trial_in_an_exchanged_out_stays(tmp_path: Path, m
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize("sources", [None, ()])
 @pytest.mark.parametrize("name", ["out", "above/out"])
-def test_no_link_of_another_user_leads_to_a_newest_report_that_is_replaced(
+def test_no_link_of_others_leads_to_a_newest_report_to_replace(
     name: str, sources: tuple[Path, ...] | None, tmp_path: Path
 ) -> None:
     """It lay there before the run, and leads to where the user keeps the acceptance of a cluster, closed to others."""
