@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import stat
 import zipfile
 import zlib
@@ -22,6 +23,7 @@ import seatrial
 from seatrial.environment import self_location
 from seatrial.errors import RequestError
 from seatrial.files import write_atomically
+from seatrial.folders import open_above
 from seatrial.util.text import printable
 
 _SHEBANG = b"#!/usr/bin/env python3\n"
@@ -69,7 +71,11 @@ def write_bundle(file: Path) -> Bundle:
             raise RequestError(f"{file}: there is no folder {file.parent}; create it or give another path.")
         content = bundle()
         # In a folder such as /tmp others may have put a link there, or a file that they can still change.
-        write_atomically(file, content, mode=0o777, only_ours=True)
+        folder = open_above(file)
+        try:
+            write_atomically(Path(f"/proc/self/fd/{folder}", file.name), content, mode=0o777, only_ours=True)
+        finally:
+            os.close(folder)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RequestError(f"{printable(str(file))}: cannot be written ({reason}); give another path.") from error

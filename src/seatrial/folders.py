@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from seatrial.files import open_run_folder, umask_of_process
+from seatrial.files import has_entry, open_run_folder, umask_of_process
 from seatrial.start import ForeignError, mounted_by, status_of, trusted_users, user_outside, way_to, without_links
 
 TEMPORARY = ("/tmp", "/var/tmp")
@@ -219,23 +219,38 @@ def open_judged(folder: str | os.PathLike[str]) -> tuple[int, str]:
 
 
 def open_with_links(folder: str | os.PathLike[str]) -> tuple[int, str]:
-    """Open a folder (O_PATH), and return its descriptor, and which link of another user led there; empty: none did.
+    """Open a folder (O_PATH), and return its descriptor, and which link of another user may have led there; empty: none
+    did.
 
-    Such a link may lead to a folder of ours that its owner cannot write to. Raises OSError where it cannot be opened.
+    Such a link may lead to a folder of ours that its owner cannot write to, and on a file system of another user a link
+    has what owner that one likes. Raises OSError where it cannot be opened.
     """
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     link, last = "", os.fstat(fd)
     try:
         # The user has chosen the working folder, and may be unable to enter those above it.
-        for name, visited, _, _ in way_to(os.fspath(folder), "/" if os.path.isabs(folder) else os.curdir):
+        for name, visited, user, _ in way_to(os.fspath(folder), "/" if os.path.isabs(folder) else os.curdir):
             last = os.fstat(visited)
-            if not link and stat.S_ISLNK(last.st_mode) and last.st_uid not in trusted_users(name):
+            if not link and user:
+                link = f"{name} is on a file system that user {user} has mounted"
+            elif not link and stat.S_ISLNK(last.st_mode) and last.st_uid not in trusted_users(name):
                 link = f"{name} is a link of user {last.st_uid}"
         if not link and not os.path.samestat(last, os.fstat(fd)):
             link = f"{os.fspath(folder)} was exchanged meanwhile"
     except OSError as error:
         link = f"the way to it cannot be judged ({error.strerror or error})"
     return fd, link
+
+
+def open_above(file: str | os.PathLike[str]) -> int:
+    """Open (O_PATH) the folder of a file that will be written or replaced there. Raises OSError, also where a link of
+    another user leads to a file of that name."""
+    folder, name = os.path.split(os.fspath(file))
+    fd, link = open_with_links(folder or os.curdir)
+    if link and has_entry(f"/proc/self/fd/{fd}/{name}"):
+        os.close(fd)
+        raise OSError(errno.EPERM, f"{link}, and has led to a file of this name, which stays as it is", os.fspath(file))
+    return fd
 
 
 def exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:

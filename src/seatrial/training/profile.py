@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import open_to_read, require_replaceable, write_atomically
-from seatrial.folders import make_folders, passing_file
+from seatrial.folders import make_folders, open_above, passing_file
 
 _SKIPPED = 5
 """First steps, in which torch allocates memory and chooses kernels."""
@@ -33,7 +33,7 @@ class StepProfile:
         self.is_written = False
         try:
             make_folders(path.parent)
-            self._folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._folder = open_above(path)
         except OSError as error:
             raise _unwritable(path, error) from error
         try:

@@ -28,7 +28,7 @@ from seatrial.files import (
     rename_durably,
     write_holder,
 )
-from seatrial.folders import make_folder, make_folders
+from seatrial.folders import make_folder, make_folders, open_above
 from seatrial.start import reached
 from seatrial.training.data.datasets import DataSet, Download
 from seatrial.training.data.transfer import BrokenTransferError, RefusedTransferError, size_of, transfer
@@ -197,6 +197,7 @@ def _ensure_target(job: _Job) -> None:
         if fault is None:
             job.print_status(f"{job.place / job.download.name}: exists, and is correct")
             return
+        os.close(open_above(job.place / job.download.name))
         job.print_status(f"{job.place / job.download.name}: {fault}; fetching it again")
     free, missing = shutil.disk_usage(job.folder).free, job.download.size_bytes - job.part_bytes()
     if free < missing:
