@@ -116,6 +116,10 @@ def test_idle_connections_of_others_close_no_node(
             assert connection.recv(16, socket.MSG_WAITALL) == answer
         assert asyncio.run(endpoint.reach("127.0.0.1", port, listener.identity, 3.0)).failure is None
         assert idle[0].recv(16, socket.MSG_WAITALL) == b"busy" * 4
+        # A caller of any place may have waited meanwhile, although the kernel has dropped nothing.
+        other = listener.run(listener.listen("127.0.0.1"), 10.0)
+        assert other is not None
+        assert listener.crowded() == {("127.0.0.1", port), ("127.0.0.1", other)}
 
 
 def test_a_listener_knows_that_the_kernel_dropped_calls(

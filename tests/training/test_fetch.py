@@ -24,6 +24,7 @@ from hostile_files import HOSTILE, assert_unharmed
 from training.failing_server import FailingServer
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.training.data import fetch as fetching
 from seatrial.training.data import transfer
 from seatrial.training.data.datasets import DATASETS, DataSet, Download
 from seatrial.training.data.fetch import Patience, fetch, mirror_url
@@ -229,6 +230,25 @@ def test_a_wrong_checksum_everywhere_keeps_nothing_and_names_both(server: Failin
     assert "/first/ has a different file" in str(caught.value)
     assert "/second/ has a different file" in str(caught.value)
     assert fetched.there() == {}
+
+
+def test_a_folder_that_is_exchanged_meanwhile_keeps_its_file(
+    server: FailingServer, fetched: Fetched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = fetched.folder / "set"
+    place.mkdir(parents=True)
+    (place / "images.gz").write_bytes(b"damaged")
+    require = fetching._require_no_link
+
+    def exchanged(job: fetching._Job) -> None:
+        place.rename(fetched.folder / "moved")
+        place.mkdir()
+        require(job)
+
+    monkeypatch.setattr(fetching, "_require_no_link", exchanged)
+    with pytest.raises(SeatrialError, match="was exchanged meanwhile"):
+        fetched(server.url)
+    assert (fetched.folder / "moved" / "images.gz").read_bytes() == b"damaged"
 
 
 def test_a_damaged_file_is_replaced_only_when_there_is_a_right_one(server: FailingServer, fetched: Fetched) -> None:

@@ -90,6 +90,8 @@ class Endpoint:
         self._callers: dict[asyncio.StreamWriter, None] = {}
         self._listeners: dict[tuple[str, int], tuple[socket.socket, Drops]] = {}
         """By address and port: the socket, and what the kernel had dropped at first."""
+        self._gave_up = False
+        """Visitors were given up for the sake of newer ones."""
         threading.Thread(target=self._loop.run_forever, name="network", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, Value], timeout_s: float) -> Value:
@@ -112,7 +114,10 @@ class Endpoint:
 
     def crowded(self) -> set[tuple[str, int]]:
         """Return the addresses and ports where the kernel has dropped connections, since others filled the queue: to
-        the callers this node seems closed."""
+        the callers this node seems closed. All of them if there were too many visitors: one thread serves all places,
+        and a caller may have waited longer than it does in a queue that was never full."""
+        if self._gave_up:
+            return {*self._listeners}
         return {place for place, (own, since) in self._listeners.items() if drops(own).has_grown(since)}
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -129,6 +134,7 @@ class Endpoint:
 
     def _drop_oldest(self) -> None:
         """Close the oldest connection: of a stranger, else of a caller; the exchange of an honest one takes moments."""
+        self._gave_up = True
         visitors = self._strangers or self._callers
         oldest = next(iter(visitors))
         del visitors[oldest]

@@ -7,6 +7,7 @@ any mirror may continue a part; a part that turns out wrong is downloaded again 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -26,6 +27,7 @@ from seatrial.files import (
     other_holders,
     remove,
     rename_durably,
+    status_behind_links,
     write_holder,
 )
 from seatrial.folders import make_folder, make_folders, open_above
@@ -197,7 +199,7 @@ def _ensure_target(job: _Job) -> None:
         if fault is None:
             job.print_status(f"{job.place / job.download.name}: exists, and is correct")
             return
-        os.close(open_above(job.place / job.download.name))
+        _require_no_link(job)
         job.print_status(f"{job.place / job.download.name}: {fault}; fetching it again")
     free, missing = shutil.disk_usage(job.folder).free, job.download.size_bytes - job.part_bytes()
     if free < missing:
@@ -207,6 +209,16 @@ def _ensure_target(job: _Job) -> None:
         )
     _download(job)
     _commit(job)
+
+
+def _require_no_link(job: _Job) -> None:
+    """Raise OSError where a link of another user has led to the target, or may have: it was exchanged meanwhile."""
+    above = open_above(job.place / job.download.name)
+    try:
+        if not os.path.samestat(os.fstat(above), status_behind_links(job.folder)):
+            raise OSError(errno.ESTALE, f"{job.place} was exchanged meanwhile")
+    finally:
+        os.close(above)
 
 
 def _download(job: _Job) -> None:
