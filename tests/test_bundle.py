@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -100,6 +101,14 @@ def test_nothing_of_this_machine_is_in_it(pyz: Path) -> None:
         assert archive.comment == f"zlib {zlib.ZLIB_RUNTIME_VERSION}".encode()
     assert str(Path.home()).encode() + b"/" not in content
     assert str(PACKAGE.parents[1]).encode() not in content
+
+
+@pytest.mark.parametrize("page", ["environments", "kubernetes", "launching"])
+def test_pages_say_how_large_it_is(page: str, pyz: Path) -> None:
+    text = (Path(__file__).parents[1] / "docs" / f"{page}.md").read_text()
+    said = re.findall(r"about ([0-9.]+) MB[,)]", text)
+    assert said
+    assert all(abs(float(number) - pyz.stat().st_size / 1e6) < 0.15 for number in said), said
 
 
 def test_it_is_executable_and_begins_as_a_script(pyz: Path) -> None:

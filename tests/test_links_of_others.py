@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from seatrial.bundle import write_bundle
 from seatrial.errors import RequestError
 from seatrial.folders import open_above, open_with_links
+from seatrial.targets.hosts import hosts_of
+from seatrial.targets.kubernetes.manifest.parse import read_patch
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
@@ -47,3 +51,36 @@ def test_a_relative_path_begins_where_the_user_is(link: Path, monkeypatch: pytes
     fd, words = open_with_links("shared")
     os.close(fd)
     assert words == "./shared is a link of user 12345"
+
+
+@pytest.mark.parametrize("read", [lambda path: hosts_of(None, path), read_patch])
+@pytest.mark.parametrize("below", ["", "deep"])
+def test_no_private_file_goes_elsewhere_by_such_a_link(read: Callable[[Path], Any], below: str, tmp_path: Path) -> None:
+    """Hosts become arguments of ssh, which all users of the machine can read, and questions to name servers."""
+    (secret := tmp_path / "token").write_text("hf_secret")
+    secret.chmod(0o600)
+    (link := tmp_path / "hosts").symlink_to(tmp_path if below else secret)
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    words = f"{link} is a link of user 12345, and not all users can (read|enter) .*; name the file by a path without"
+    with pytest.raises(RequestError, match=words) as refused:
+        read(link / "token" if below else link)
+    assert "hf_secret" not in str(refused.value)
+
+
+def test_a_list_of_hosts_behind_a_link_of_a_colleague_is_read(tmp_path: Path) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    (ours := shared / "ours").write_text("node1\n")
+    (theirs := shared / "theirs").write_text("node2\n")
+    theirs.chmod(0o600)
+    os.chown(theirs, 12345, 12345)
+    (shared / "hosts").symlink_to(ours)
+    (shared / "current").symlink_to("theirs")
+    for name in ("hosts", "current"):
+        os.chown(shared / name, 12345, 12345, follow_symlinks=False)
+    # The team's folder is closed to all others, and the link was in it.
+    shared.chmod(0o770)
+    assert [host.name for host in hosts_of(None, shared / "hosts")] == ["node1"]
+    assert [host.name for host in hosts_of(None, shared / "current")] == ["node2"]
+    ours.chmod(0o600)
+    with pytest.raises(RequestError, match="not all users can read"):
+        hosts_of(None, shared / "hosts")

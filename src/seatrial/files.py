@@ -39,14 +39,13 @@ from seatrial.start import (
     owner_of_new_files,
     owns,
     reached,
+    require_openly_led,
 )
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DESCRIPTOR = re.compile(r"/(dev/fd|proc/self/fd)/\d+|/dev/stdin|/dev/null")
 """Names of what this process was started with, whoever owns it, and of what never waits."""
-_WITH_OWNERS = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
-"""File systems of this machine, which keep the owner of each file as it is."""
 _KERNEL_FILE_SYSTEMS = {"proc", "sysfs", "debugfs", "tracefs", "securityfs", "configfs", "cgroup", "cgroup2", "pstore"}
 _MOST_NAME_BYTES = 100
 """What a temporary name keeps of the name of its file. Encrypted home folders (eCryptfs) take 143 bytes at most."""
@@ -246,7 +245,8 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """Return the content of a file that a person named, at most one byte more than ``most_bytes``; links are followed.
 
     It may be a pipe of the same user, as ``<(...)`` of a shell makes it, which may take its time. For a FIFO of another
-    user, who could keep us waiting, nobody waits.
+    user, who could keep us waiting, nobody waits. Parts of the content go elsewhere, to hosts and name servers: raises
+    PermissionError where another user may have led the path to a private file.
     """
     with _behind_links(path, None) as looked_at:
         status = _readable_status(looked_at, os.path.basename(path))
@@ -254,6 +254,8 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         is_pipe = stat.S_ISFIFO(status.st_mode) and status.st_uid == os.geteuid()
         if not (stat.S_ISREG(status.st_mode) or is_given or is_pipe):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} of user {status.st_uid}")
+        if not is_given:
+            require_openly_led(os.fspath(path), status)
         with os.fdopen(_open_blocking(looked_at, os.O_RDONLY), "rb") as file:
             if is_pipe and not is_given:
                 _await_writer(file.fileno(), os.path.basename(path))
@@ -472,13 +474,7 @@ def _looked_at(path: str | os.PathLike[str], folder: int | None = None) -> Itera
         os.close(fd)
 
 
-def may_map_owners(status: os.stat_result) -> bool:
-    """Return whether a file is on a file system that may show other owners than the users who made its files, as NFS
-    and FUSE do."""
-    return _file_system(status) not in _WITH_OWNERS
-
-
-def _file_system(status: os.stat_result) -> str:
+def file_system_of(status: os.stat_result) -> str:
     """Return the kind of the file system of a file; empty: not known."""
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
@@ -496,7 +492,7 @@ def _readable_status(looked_at: int, name: str) -> os.stat_result:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     # Their files are regular by their mode, and the kernel makes them when they are read: that may wait for ever
     # (/proc/kmsg, trace_pipe), or take what others should read.
-    if (file_system := _file_system(status)) in _KERNEL_FILE_SYSTEMS:
+    if (file_system := file_system_of(status)) in _KERNEL_FILE_SYSTEMS:
         raise _refusal(name, f"a file of the kernel ({file_system})")
     return status
 

@@ -219,27 +219,33 @@ def open_judged(folder: str | os.PathLike[str]) -> tuple[int, str]:
 
 
 def open_with_links(folder: str | os.PathLike[str]) -> tuple[int, str]:
-    """Open a folder (O_PATH), and return its descriptor, and which link of another user may have led there; empty: none
-    did.
+    """Open a folder (O_PATH), and return its descriptor, and what ``leading_link`` returns for it.
 
-    Such a link may lead to a folder of ours that its owner cannot write to, and on a file system of another user a link
-    has what owner that one likes. Raises OSError where it cannot be opened.
+    Raises OSError where it cannot be opened.
     """
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    link, last = "", os.fstat(fd)
+    return fd, leading_link(folder, fd)
+
+
+def leading_link(path: str | os.PathLike[str], opened: int) -> str:
+    """Return which link of another user may have led to what is open; empty: none did.
+
+    Such a link may lead to a folder of ours that its owner cannot write to, and on a file system of another user, which
+    is not asked here, a link has what owner that one likes.
+    """
+    last = None
     try:
         # The user has chosen the working folder, and may be unable to enter those above it.
-        for name, visited, user, _ in way_to(os.fspath(folder), "/" if os.path.isabs(folder) else os.curdir):
+        for name, visited, user, _ in way_to(os.fspath(path), "/" if os.path.isabs(path) else os.curdir):
+            if user:
+                return f"{name} is on a file system that user {user} has mounted"
             last = os.fstat(visited)
-            if not link and user:
-                link = f"{name} is on a file system that user {user} has mounted"
-            elif not link and stat.S_ISLNK(last.st_mode) and last.st_uid not in trusted_users(name):
-                link = f"{name} is a link of user {last.st_uid}"
-        if not link and not os.path.samestat(last, os.fstat(fd)):
-            link = f"{os.fspath(folder)} was exchanged meanwhile"
+            if stat.S_ISLNK(last.st_mode) and last.st_uid not in trusted_users(name):
+                return f"{name} is a link of user {last.st_uid}"
+        is_same = last is not None and os.path.samestat(last, os.fstat(opened))
     except OSError as error:
-        link = f"the way to it cannot be judged ({error.strerror or error})"
-    return fd, link
+        return f"the way to it cannot be judged ({error.strerror or error})"
+    return "" if is_same else f"{os.fspath(path)} was exchanged meanwhile"
 
 
 def open_above(file: str | os.PathLike[str]) -> int:
@@ -249,8 +255,13 @@ def open_above(file: str | os.PathLike[str]) -> int:
     fd, link = open_with_links(folder or os.curdir)
     if link and has_entry(f"/proc/self/fd/{fd}/{name}"):
         os.close(fd)
-        raise OSError(errno.EPERM, f"{link}, and has led to a file of this name, which stays as it is", os.fspath(file))
+        raise led_by(link, file)
     return fd
+
+
+def led_by(link: str, file: str | os.PathLike[str]) -> OSError:
+    """Return the error of a link (``leading_link``) that has led to a file that would be changed."""
+    return OSError(errno.EPERM, f"{link}, and has led to a file of this name, which stays as it is", os.fspath(file))
 
 
 def exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:

@@ -217,6 +217,32 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
+def require_openly_led(path: str, opened: os.stat_result) -> None:
+    """Raise PermissionError where another user may have led a path to a file that not all users can read.
+
+    That user may want it read here, since parts of it go elsewhere. ``opened``: what the path has led to. A folder that
+    was on the way before the link is no secret of its owner's, and a file of that one is none either.
+    """
+    led_by, owner, last = "", -1, None
+    passed: list[os.stat_result] = []
+    for name, fd, user, is_last in way_to(path, "/" if os.path.isabs(path) else os.curdir):
+        last = os.fstat(fd)
+        is_link = stat.S_ISLNK(last.st_mode)
+        is_own = last.st_uid == owner or user == owner
+        if not led_by and (user or (is_link and last.st_uid not in trusted_users(name))):
+            owner = user or last.st_uid
+            led_by = f"{name} is {'a link of' if is_link else 'on a file system that is mounted by'} user {owner}"
+        elif led_by and not is_link and not is_own and not any(os.path.samestat(last, it) for it in passed):
+            right, word = (stat.S_IROTH, "read") if is_last else (stat.S_IXOTH, "enter")
+            if not last.st_mode & right:
+                words = f"{led_by}, and not all users can {word} {name}; name the file by a path without that link"
+                raise PermissionError(errno.EPERM, words, path)
+        elif not led_by:
+            passed.append(last)
+    if last is None or not os.path.samestat(last, opened):
+        raise OSError(errno.ESTALE, "it was exchanged while it was opened", path)
+
+
 def trusted_users(path: str = "/", owners: "Collection[int]" = ()) -> "set[int]":
     """Return the users who may own what is at ``path``: this one, root, and ``owners``.
 

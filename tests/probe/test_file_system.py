@@ -245,10 +245,10 @@ def test_the_real_table_has_the_number_of_a_mount(tmp_path: Path) -> None:
 
 _SEEN = """
 import os, sys
-from seatrial import files
+from seatrial.environment.working_folder import may_map_owners
 from seatrial.probe.file_system import file_system
 for folder in sys.argv[1:]:
-    print(file_system(folder).kind, files.may_map_owners(os.stat(folder)))
+    print(file_system(folder).kind, may_map_owners(os.stat(folder)))
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -177,3 +178,28 @@ def test_whoever_connects_may_have_taken_what_a_host_lacks(last: str, alone: str
     with pytest.raises(RuntimeError, match=last) as raised:
         groups.has_key(context, "x")
     assert cause_of(raised.value) == (alone if is_alone else "fabric")
+
+
+def test_gloos_threads_get_pythons_lock_before_the_group_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.4.1 holds that lock while it waits for their end, and they need it to let go of the last tensors."""
+    starts, ends = threading.Event(), threading.Event()
+
+    def let_go() -> None:
+        starts.wait()
+        ends.set()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    destroy, ended = dist.destroy_process_group, list[bool]()
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: ended.append(ends.is_set()))
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(60.0)
+    try:
+        starts.set()
+        groups.close_world()
+    finally:
+        sys.setswitchinterval(interval_s)
+        destroy()
+        thread.join()
+    assert ended == [True]

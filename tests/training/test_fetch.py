@@ -24,6 +24,7 @@ from hostile_files import HOSTILE, assert_unharmed
 from training.failing_server import FailingServer
 
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.folders import leading_link
 from seatrial.training.data import fetch as fetching
 from seatrial.training.data import transfer
 from seatrial.training.data.datasets import DATASETS, DataSet, Download
@@ -238,17 +239,53 @@ def test_a_folder_that_is_exchanged_meanwhile_keeps_its_file(
     place = fetched.folder / "set"
     place.mkdir(parents=True)
     (place / "images.gz").write_bytes(b"damaged")
-    require = fetching._require_no_link
 
-    def exchanged(job: fetching._Job) -> None:
+    def exchanged(path: Path, opened: int) -> str:
         place.rename(fetched.folder / "moved")
         place.mkdir()
-        require(job)
+        return leading_link(path, opened)
 
-    monkeypatch.setattr(fetching, "_require_no_link", exchanged)
+    monkeypatch.setattr(fetching, "leading_link", exchanged)
     with pytest.raises(SeatrialError, match="was exchanged meanwhile"):
         fetched(server.url)
     assert (fetched.folder / "moved" / "images.gz").read_bytes() == b"damaged"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("name", ["images.gz", "images.gz.part"])
+def test_no_file_behind_a_link_of_another_user_changes(
+    server: FailingServer, fetched: Fetched, name: str, tmp_path: Path
+) -> None:
+    (mine := tmp_path / "mine").mkdir()
+    (mine / name).write_bytes(b"half of mine")
+    fetched.folder.mkdir(parents=True)
+    (link := fetched.folder / "set").symlink_to(mine)
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    words = f"{link} is a link of user 12345, and has led to a file of this name, which stays as it is"
+    with pytest.raises(SeatrialError, match=re.escape(words)):
+        fetched(server.url)
+    assert (mine / name).read_bytes() == b"half of mine"
+    (mine / name).unlink()
+    fetched(server.url)
+    assert (mine / "images.gz").read_bytes() == CONTENT
+
+
+def test_a_file_that_grows_while_it_is_read_is_wrong(fetched: Fetched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner may let it grow to exabytes, which no disk has to hold."""
+    place = fetched.folder / "set"
+    place.mkdir(parents=True)
+    (place / "images.gz").write_bytes(bytes(len(CONTENT)))
+
+    class Growing(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            with (place / "images.gz").open("r+b") as other:
+                other.truncate(1 << 40)
+            return super().read(size)
+
+    monkeypatch.setattr(fetching, "open_to_read", Growing)
+    fault = fetching._fault(place / "images.gz", published({"images.gz": CONTENT}, ()).downloads[0])
+    assert fault is not None
+    assert "its SHA-256 is" in fault
 
 
 def test_a_damaged_file_is_replaced_only_when_there_is_a_right_one(server: FailingServer, fetched: Fetched) -> None:

@@ -235,7 +235,11 @@ def test_a_foreign_line_of_the_log_is_left_alone(tmp_path: Path, line: str) -> N
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777])
-@pytest.mark.parametrize("text", ["", '{"run":1,"epo', "notes of mine\n"], ids=["empty", "cut", "another file"])
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"run":1,"epo', "notes of mine\n", 'notes{"run":1}\n'],
+    ids=["empty", "cut", "another file", "another with such words"],
+)
 def test_a_restart_appends_to_no_other_file_that_neighbors_put_there(text: str, mode: int, tmp_path: Path) -> None:
     (team := tmp_path / "team").mkdir()
     (mine := tmp_path / "mine").mkdir()

@@ -133,7 +133,8 @@ def _content(name: str, path: Path) -> str | None:
         return None
     except OSError as error:
         raise RequestError(
-            f"{name}: {error.strerror or error}; a file of options must be yours or root's, as it decides what runs."
+            f"{name}: {error.strerror or error}; a file of options must be yours or root's, and have one name, as it"
+            " decides what runs."
         ) from error
     try:
         return content.decode("utf-8-sig")

@@ -19,7 +19,7 @@ from shlex import quote
 from typing import Any
 
 from seatrial.errors import RequestError
-from seatrial.files import may_map_owners
+from seatrial.files import file_system_of
 from seatrial.start import (
     NOBODY,
     ForeignError,
@@ -36,6 +36,8 @@ _ACL = "system.posix_acl_access"
 _ACL_HEAD_BYTES = 4
 _ACL_OWNER = 0x01
 """Tag of the entry of the owner (include/uapi/linux/posix_acl.h)."""
+_WITH_OWNERS = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"}
+"""File systems of this machine, which keep the owner of each file as it is."""
 _TYPED = "SEATRIAL_TYPED_FOLDER"
 """The variable by which a process of ours, and those that it starts, know the working folder that it has left."""
 _DATA = "SEATRIAL_DATA"
@@ -362,6 +364,12 @@ def _with_owners(
             if strict or share != (step.status.st_dev, step.status.st_uid):
                 words = f"{step.name} belongs to user {step.status.st_uid}"
         yield step, words
+
+
+def may_map_owners(status: os.stat_result) -> bool:
+    """Return whether a file is on a file system that may show other owners than the users who made its files, as NFS
+    and FUSE do."""
+    return file_system_of(status) not in _WITH_OWNERS
 
 
 def _is_open(step: _Step, writers: int = stat.S_IWOTH) -> bool:

@@ -50,7 +50,7 @@ class EpochLog:
             if len(text) > _MOST_BYTES:
                 self._file.close()
                 raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES >> 20} MiB")
-            if text and exchanged_by and _BEGINNING not in text:
+            if text and exchanged_by and not text.startswith(_BEGINNING):
                 # It may be any file of this user, in another folder that somebody has put there.
                 self._file.close()
                 raise OSError(errno.EPERM, f"it is no log of a training, and {exchanged_by}")

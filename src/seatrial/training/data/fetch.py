@@ -7,7 +7,6 @@ any mirror may continue a part; a part that turns out wrong is downloaded again 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -21,16 +20,16 @@ from urllib.parse import urlsplit
 
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import (
+    has_entry,
     open_lock,
     open_to_append,
     open_to_read,
     other_holders,
     remove,
     rename_durably,
-    status_behind_links,
     write_holder,
 )
-from seatrial.folders import make_folder, make_folders, open_above
+from seatrial.folders import leading_link, led_by, make_folder, make_folders
 from seatrial.start import reached
 from seatrial.training.data.datasets import DataSet, Download
 from seatrial.training.data.transfer import BrokenTransferError, RefusedTransferError, size_of, transfer
@@ -77,11 +76,12 @@ def fetch(
     place = folder / dataset.name
     for download in dataset.downloads:
         try:
-            with _opened(dataset.name, folder) as opened:
+            with _opened(dataset.name, folder) as (opened, link):
                 job = _Job(
                     download=download,
                     folder=opened,
                     place=place,
+                    link=link,
                     mirrors=dataset.mirrors,
                     print_status=print_status,
                     on_bytes=on_bytes,
@@ -98,9 +98,9 @@ def fetch(
 
 
 @contextlib.contextmanager
-def _opened(name: str, folder: Path) -> Iterator[Path]:
-    """Yield the way to a folder, made if need be, through a descriptor: a file system that a neighbor mounts there
-    later, and that may answer nothing, is not on it."""
+def _opened(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the way to a folder, made if need be, through a descriptor, and which link of another user may have led
+    there. A file system that a neighbor mounts there later, and that may answer nothing, is not on that way."""
     with contextlib.ExitStack() as stack:
         try:
             fd = stack.enter_context(reached(name, os.fspath(folder)))
@@ -109,7 +109,7 @@ def _opened(name: str, folder: Path) -> Iterator[Path]:
             with contextlib.suppress(FileExistsError):
                 make_folder(folder / name)
             fd = stack.enter_context(reached(name, os.fspath(folder)))
-        yield Path(f"/proc/self/fd/{fd}")
+        yield Path(f"/proc/self/fd/{fd}"), leading_link(folder / name, fd)
 
 
 def mirror_url(text: str) -> str:
@@ -140,6 +140,8 @@ class _Job:
     """Through a descriptor."""
     place: Path
     """The name of that folder, for a person."""
+    link: str
+    """Which link of another user may have led there (``folders.leading_link``)."""
     mirrors: tuple[str, ...]
     print_status: Callable[[str], None]
     on_bytes: Callable[[Download, int], None]
@@ -199,8 +201,9 @@ def _ensure_target(job: _Job) -> None:
         if fault is None:
             job.print_status(f"{job.place / job.download.name}: exists, and is correct")
             return
-        _require_no_link(job)
+        _require_no_link(job, job.target)
         job.print_status(f"{job.place / job.download.name}: {fault}; fetching it again")
+    _require_no_link(job, job.part)
     free, missing = shutil.disk_usage(job.folder).free, job.download.size_bytes - job.part_bytes()
     if free < missing:
         raise SeatrialError(
@@ -211,14 +214,10 @@ def _ensure_target(job: _Job) -> None:
     _commit(job)
 
 
-def _require_no_link(job: _Job) -> None:
-    """Raise OSError where a link of another user has led to the target, or may have: it was exchanged meanwhile."""
-    above = open_above(job.place / job.download.name)
-    try:
-        if not os.path.samestat(os.fstat(above), status_behind_links(job.folder)):
-            raise OSError(errno.ESTALE, f"{job.place} was exchanged meanwhile")
-    finally:
-        os.close(above)
+def _require_no_link(job: _Job, file: Path) -> None:
+    """Raise OSError for a file that would be changed, where a link of another user may have led to it."""
+    if job.link and has_entry(file):
+        raise led_by(job.link, job.place / file.name)
 
 
 def _download(job: _Job) -> None:
@@ -297,8 +296,11 @@ def _fault(path: Path, download: Download) -> str | None:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes != download.size_bytes:
             return f"it has {size_bytes} bytes, expected {download.size_bytes}"
-        while chunk := file.read(2**20):
+        # Its owner may let it grow meanwhile.
+        left_bytes = size_bytes + 1
+        while chunk := file.read(min(2**20, left_bytes)):
             total.update(chunk)
+            left_bytes -= len(chunk)
     sha256 = total.hexdigest()
     return None if sha256 == download.sha256 else f"its SHA-256 is {sha256}, expected {download.sha256}"
 
