@@ -25,7 +25,7 @@ from pathlib import Path
 from harness import write_result
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
-from seatrial.agent.controller_search import ControllerSearch
+from seatrial.probe.address_search import AddressSearch
 
 AGENTS = 1_000
 KNOWN_AT_S = 20.0
@@ -74,7 +74,7 @@ def _measure(folder: Path, holder: subprocess.Popen[bytes]) -> None:
 
     def agent(node_rank: int) -> None:
         pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
-        search = ControllerSearch("trial-0.trial", node_rank, environ=pod)
+        search = AddressSearch("trial-0.trial", node_rank, environ=pod)
         while time.monotonic() - began < GIVE_UP_S:
             if search.addresses():
                 found[node_rank] = time.monotonic() - began

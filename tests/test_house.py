@@ -222,11 +222,11 @@ def test_folders_are_made_in_one_place() -> None:
 
 _KERNEL = "files of the kernel"
 _READS_BY_NAME = {
-    **dict.fromkeys(("seatrial.probe", "seatrial.devices", "seatrial.rank.device", "seatrial.rank.faults"), _KERNEL),
+    **dict.fromkeys(("seatrial.devices", "seatrial.rank.device", "seatrial.rank.faults"), _KERNEL),
     **dict.fromkeys(("seatrial.environment.secret_variable", "seatrial.agent.orphans"), _KERNEL),
     **dict.fromkeys(("seatrial.checks.storage.measure", "seatrial.run.external_launcher"), _KERNEL),
     **dict.fromkeys(("seatrial.targets.ssh.survey_hosts", "seatrial.start", "seatrial.files"), _KERNEL),
-    **dict.fromkeys(("seatrial.agent.controller_search", "seatrial.run.node_hosts"), "files in /etc and of the kernel"),
+    **dict.fromkeys(("seatrial.probe", "seatrial.run.node_hosts"), "files in /etc and of the kernel"),
     "seatrial.targets.kubernetes.manifest": "files in /etc, and the ConfigMaps of a pod",
     "seatrial.mpi_backend.library": "a library that this process has loaded, and files of the kernel",
     "seatrial.bundle": "the code itself",
@@ -371,7 +371,7 @@ _ASKING_FOR_NAMES = {
 }
 _TAKES_NAMES = {
     "seatrial.agent.agent_main": "addresses that the search for the controller has found, or rows of the resolver",
-    "seatrial.agent.controller_search": "addresses",
+    "seatrial.probe.address_search": "addresses",
     "seatrial.checks.links.measure": "all addresses of this host",
     "seatrial.checks.network.endpoint": "addresses, as network/measure.py has checked, and those of this host",
     "seatrial.conductor.server": "all addresses of this host, or its loopback",
@@ -384,7 +384,8 @@ _TAKES_NAMES = {
     "seatrial.targets.remote_defaults": "rows of the resolver",
     "seatrial.training.data.transfer": "rows of the resolver; that of its base class takes a function for the name",
     "seatrial.util.ports": "all addresses of this host",
-    "seatrial.worker.rendezvous": "torch asks, with no limit of ours: what the user gave",
+    "seatrial.worker.meeting_address": "addresses that the search has found",
+    "seatrial.worker.rendezvous": "what meeting_address.py returns: no name that torch would ask for",
 }
 """Modules with calls that ask the resolver themselves where they are given a name, and what these are given."""
 _TAKING_NAMES = {

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 
 from seatrial import resolver
-from seatrial.agent import agent_main, controller_search
-from seatrial.probe import names
+from seatrial.agent import agent_main
+from seatrial.probe import address_search, names
 from seatrial.run.host_addresses import addresses_of
 from seatrial.targets import remote_defaults
 from seatrial.targets.kubernetes.manifest import wait_for_hosts
@@ -30,7 +30,7 @@ from seatrial.training.data.transfer import transfer
 NAME = "node-1.example"
 _LIMITS = {
     "agent.agent_main": ("_RESOLVE_S", "_LEAST_RESOLVE_S"),
-    "agent.controller_search": ("_ANSWER_S",),
+    "probe.address_search": ("_ANSWER_S",),
     "run.host_addresses": ("_RESOLVE_S",),
     "targets.remote_defaults": ("_RESOLVE_S",),
     "targets.kubernetes.manifest.wait_for_hosts": ("_LAST_ROUND_S",),
@@ -45,7 +45,7 @@ def _transfer() -> None:
 ASKING: dict[str, tuple[Callable[[], object], str]] = {
     "query": (lambda: resolver.query(NAME, 80, timeout_s=0.1), "NoAnswerError: the resolver of this host has not"),
     "names.resolve": (lambda: names.resolve(NAME, 0.1).addresses, "None"),
-    "an agent for its controller": (lambda: controller_search.resolve_in_thread(NAME), "NoAnswerError: the resolver"),
+    "an agent for its controller": (lambda: address_search.resolve_in_thread(NAME), "NoAnswerError: the resolver"),
     "an agent for its peers": (lambda: agent_main._address([NAME] * 3, needed=False), ""),
     "mpirun and Slurm": (lambda: remote_defaults.own_address([NAME] * 1_000), "None"),
     "hosts of the request": (lambda: addresses_of([f"{number}.{NAME}" for number in range(300)]), "{}"),

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from seatrial.agent import agent_main, controller_search
+from seatrial.agent import agent_main
 from seatrial.errors import SeatrialError
+from seatrial.probe import address_search
 
 
 class FoundError(Exception):
@@ -26,7 +27,7 @@ class SilentAddresses:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(time, "sleep", self._pass)
         monkeypatch.setattr(socket, "create_connection", self._connect)
-        monkeypatch.setattr(controller_search, "resolve_in_thread", lambda name: names)
+        monkeypatch.setattr(address_search, "resolve_in_thread", lambda name: names)
 
     def _pass(self, duration_s: float) -> None:
         self.now += duration_s

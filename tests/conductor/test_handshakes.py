@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import pytest
 from conductor.stub_agent import TOKEN
 
-from seatrial.agent import agent_main, controller_search
+from seatrial.agent import agent_main
 from seatrial.conductor.clock import clock_s
 from seatrial.conductor.server import Server
+from seatrial.probe import address_search
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
 
@@ -105,7 +106,7 @@ def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pyte
 
 def _joined_at(monkeypatch: pytest.MonkeyPatch, ports: list[int]) -> str:
     """Return at which address an agent joins a controller whose name has two."""
-    monkeypatch.setattr(controller_search, "resolve_in_thread", lambda name: ["127.0.0.1", "127.0.0.2"])
+    monkeypatch.setattr(address_search, "resolve_in_thread", lambda name: ["127.0.0.1", "127.0.0.2"])
     monkeypatch.setattr(agent_main, "_FIRST_ANSWER_S", 0.1)
     control = agent_main._connect("controller", ports, TOKEN, 0)
     with control.connection as connection:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,28 @@ def test_it_becomes_the_command_once_a_late_host_answers(tmp_path: Path) -> None
         listener.listen()
         out, _ = process.communicate(timeout=50)
     assert (process.returncode, out) == (0, f"127.0.0.1 {tmp_path / 'hosts'}\n")
+
+
+def test_ranks_get_the_name_that_no_search_path_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sshd starts them without the variables of a pod, so they ask for the name as it stands."""
+    seen: list[str] = []
+
+    def wait(hosts: Sequence[str], port: int, timeout_s: float) -> dict[str, str]:
+        seen.extend(hosts)
+        return {}
+
+    (tmp_path / "hosts").write_text(_GOOD)
+    monkeypatch.setenv("MASTER_ADDR", "elsewhere")
+    monkeypatch.setattr(wait_for_hosts, "wait", wait)
+    monkeypatch.setattr(os, "execvp", lambda *command: seen.append(os.environ["MASTER_ADDR"]))
+    words = [str(tmp_path / "hosts"), str(tmp_path / "hosts"), "t-worker-{}.t", " slots=8", "1", "2222", "1", "mpirun"]
+    for domain, name in ((_DOMAIN, f"t-worker-0.t.{_DOMAIN}."), ("", "t-worker-0.t")):
+        if not domain:
+            (tmp_path / "hosts").write_text("t-worker-0.t slots=8\n")
+        monkeypatch.setattr(wait_for_hosts, "domain_of", lambda text, domain=domain: domain)
+        wait_for_hosts.main(words)
+        assert seen == [name, name]
+        seen.clear()
 
 
 def test_it_names_a_host_that_never_answers(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from types import FrameType
 from typing import cast
 
 from seatrial.agent.control_connection import ControlConnection
-from seatrial.agent.controller_search import JOIN_SIGNALS, ControllerSearch, in_pod
 from seatrial.agent.guardian import ENDING, guard
 from seatrial.agent.supervisor import Agent
 from seatrial.environment.home import give_home
@@ -43,6 +42,7 @@ from seatrial.environment.job_token import ways_to_secret
 from seatrial.environment.secret_variable import take_secret
 from seatrial.environment.working_folder import require_own_number
 from seatrial.errors import RequestError, SeatrialError
+from seatrial.probe.address_search import AddressSearch, in_pod
 from seatrial.probe.cpu import usable_cores
 from seatrial.probe.names import is_loopback
 from seatrial.probe.network import interface_to
@@ -62,7 +62,7 @@ from seatrial.protocol.timeouts import PROOF_S, join_timeout_s
 from seatrial.protocol.wire import MAX_LINE_BYTES, Decoder, encode
 from seatrial.resolver import query
 from seatrial.util.file_limit import raise_file_limit
-from seatrial.util.job_signals import for_ranks, unless_ignored
+from seatrial.util.job_signals import JOINING, for_ranks, unless_ignored
 
 _REPORT_S = 10.0
 """After this time, and each time that it has doubled, an agent in a pod writes into the log what it waits for."""
@@ -124,7 +124,7 @@ def main() -> None:
         for number in unless_ignored(ENDING):
             signal.signal(number, on_signal)
         # The process that became this one held them back (run/external_launcher.py).
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, JOIN_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, JOINING)
         agent = _join(token)
         code = agent.serve(signals, signals_for_ranks)
     except SeatrialError as error:
@@ -246,7 +246,7 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
 
     The time to join is that for all addresses and ports: none is tried after it.
     """
-    search = ControllerSearch(host, node_rank, environ=os.environ)
+    search = AddressSearch(host, node_rank, environ=os.environ)
     # With one port the controller started us, so it listens, if perhaps busy with strangers; with several ports we may
     # be here before it. A name may not be known yet.
     expected = len(ports) == 1 and search.addresses()

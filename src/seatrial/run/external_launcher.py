@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from seatrial.agent.controller_search import JOIN_SIGNALS, address_of_this_node
 from seatrial.environment.identity import Identity
 from seatrial.errors import RequestError
+from seatrial.probe.address_search import address_of_this_node
 from seatrial.probe.names import resolve
 from seatrial.probe.torch_install import interpreter
 from seatrial.protocol.munge import agent_token
@@ -29,6 +29,7 @@ from seatrial.targets.hidden_values import refuse_secrets_in_clear
 from seatrial.targets.option import is_given
 from seatrial.targets.registry import TARGETS
 from seatrial.targets.target import Placement, TargetRequest
+from seatrial.util.job_signals import JOINING
 from seatrial.util.streams import print_status
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def become_agent(job: Processes, rendezvous: Rendezvous) -> NoReturn:
     warn_unprotected(rendezvous)
     command = agent_command(job, rendezvous.number, control=rendezvous.control, token=rendezvous.agent_token)
     # Process 1 of a pod would ignore a signal that arrives before the agent has its handlers; any other would end.
-    signal.pthread_sigmask(signal.SIG_BLOCK, JOIN_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, JOINING)
     os.execve(command.argv[0], command.argv, {**os.environ, **command.env})
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from seatrial.agent.controller_search import full_name, in_pod
 from seatrial.errors import SeatrialError
+from seatrial.probe.address_search import full_names, in_pod
 from seatrial.run.external_launcher import Rendezvous
 from seatrial.run.host_addresses import addresses_of
 from seatrial.targets.host_of_node import HostOfNode, HostsMissingError
@@ -121,7 +121,7 @@ def hosts_of_others(rendezvous: Rendezvous, environ: Mapping[str, str]) -> Seque
         resolv_conf = Path(_RESOLV_CONF).read_text(errors="replace")
     except OSError:
         resolv_conf = ""
-    return [HostOfNode(full_name(name, resolv_conf)) for name in names_of_pods(rendezvous.host, rendezvous.agents)]
+    return [HostOfNode(full_names(name, resolv_conf)[0]) for name in names_of_pods(rendezvous.host, rendezvous.agents)]
 
 
 def names_of_pods(first: str, nodes: int) -> list[str]:

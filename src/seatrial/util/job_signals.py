@@ -12,6 +12,8 @@ FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 """The usual "save now", which launchers send to all that they have started: it is for the script of a user, and ends
 no process of ours."""
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+JOINING = (signal.SIGTERM, signal.SIGINT, *FOR_RANKS)
+"""Signals that are held back until an agent handles them: the first two end it at once while it joins a run."""
 _TOGETHER_S = 1.0
 """Different signals that come within this time are one: systemd sends SIGHUP with its SIGTERM."""
 

@@ -15,6 +15,7 @@ from urllib.parse import urlparse
 from seatrial.environment.flight_recorder import is_wanted, recorder_settings
 from seatrial.errors import RequestError
 from seatrial.files import remove, require_ours
+from seatrial.worker.meeting_address import in_numbers, uses_agent_store
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 0.02
+_LEAST_S = 1.0
+"""Time that torch has for the rendezvous where the search for the first rank took all but that."""
 
 
 @contextlib.contextmanager
@@ -80,7 +83,9 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: D
     if init.startswith("file:"):
         # torch would follow a link of another user, and write to what it finds.
         require_ours(urlparse(init).path)
-    timeout = timedelta(seconds=timeout_s)
+    until = time.monotonic() + timeout_s
+    place = in_numbers(init, rank=rank, until=until)
+    timeout, left = timedelta(seconds=timeout_s), timedelta(seconds=max(_LEAST_S, until - time.monotonic()))
     options: dict[str, Any] = {}
     if backend == "nccl":
         # Without device_id a barrier guesses the device, and may choose that of another rank.
@@ -91,10 +96,10 @@ def form_world(init: str, *, rank: int, world_size: int, backend: str, device: D
     if not has_libuv():
         os.environ["USE_LIBUV"] = "0"
     store: dist.Store
-    store, _, _ = next(dist.rendezvous(init, rank, world_size, timeout=timeout))
+    store, _, _ = next(dist.rendezvous(place, rank, world_size, timeout=left))
     store.set_timeout(timeout)
     prefix = "default_pg"
-    if init == "env://" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if init == "env://" and uses_agent_store():
         # The store of torchrun survives its restarts, with the addresses of ranks that are gone: Gloo may try to
         # connect to those forever (torch 2.13). So each restart attempt uses a separate key prefix.
         prefix = fresh_prefix(store, rank, world_size, timeout_s)

@@ -169,10 +169,11 @@ def main(arguments: Sequence[str]) -> None:
             f"{host_file} must have the {nodes} nodes of this run, from {host.format(0)}{slots} on, and {error}; see"
             " whether the operator is a release that is supported, and who may change its ConfigMap."
         )
-    # Variables of the operators, such as OMPI_MCA_orte_default_hostfile, name their file too.
-    os.environ.update({name: copy for name, value in os.environ.items() if value == host_file}, MASTER_ADDR=hosts[0])
-    # A final dot: the resolver asks for the name once, and not along its search path.
+    # A final dot: the resolver asks for the name once, and not along its search path, where another one may have it.
     names = {f"{host.format(node)}.{domain}." if domain else hosts[node]: hosts[node] for node in range(int(nodes))}
+    # Variables of the operators, such as OMPI_MCA_orte_default_hostfile, name their file too.
+    copied = {name: copy for name, value in os.environ.items() if value == host_file}
+    os.environ.update(copied, MASTER_ADDR=next(iter(names)))
     problems = wait(list(names), int(port), float(timeout_s))
     if problems:
         name, problem = next(iter(problems.items()))

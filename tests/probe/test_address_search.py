@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.agent import controller_search
-from seatrial.agent.controller_search import ControllerSearch, address_of_this_node, full_name
-from seatrial.probe import network
+from seatrial.probe import address_search, network
+from seatrial.probe.address_search import AddressSearch, address_of_this_node, full_names
 from seatrial.protocol.timeouts import join_timeout_s
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
@@ -38,12 +37,86 @@ RESOLV_CONF = "search team.svc.cluster.local svc.cluster.local cluster.local\nna
     ],
 )
 def test_the_name_of_a_pod_is_completed(host: str, expected: str) -> None:
-    assert full_name(host, RESOLV_CONF) == expected
+    assert full_names(host, RESOLV_CONF) == (expected,)
+
+
+_OF_SLURM = RESOLV_CONF.replace(
+    "cluster.local\nname", "cluster.local example.com gpu worker-svc.team.svc.cluster.local\nname"
+)
+"""Slurm in pods: its nodes have names in a Service of their own, and the path of the host is in between."""
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("worker-0", ["worker-0.team.svc.cluster.local.", "worker-0.worker-svc.team.svc.cluster.local."]),
+        ("worker-0.worker-svc.team", ["worker-0.worker-svc.team.svc.cluster.local."]),
+        ("gpu-0.gpu", ["gpu-0.gpu.team.svc.cluster.local.", "gpu-0.gpu.worker-svc.team.svc.cluster.local."]),
+        ("gpu-01.example.com", ["gpu-01.example.com."]),
+        # A run may have the name of its namespace.
+        (
+            "team-0.team",
+            [
+                *("team-0.team.team.svc.cluster.local.", "team-0.team.worker-svc.team.svc.cluster.local."),
+                "team-0.team.svc.cluster.local.",
+            ],
+        ),
+    ],
+)
+def test_a_name_is_completed_by_namespaces_of_the_search_path_only(host: str, expected: list[str]) -> None:
+    """svc.CLUSTER makes the name of a run the namespace of somebody else; a domain of the host has other owners."""
+    assert full_names(host, _OF_SLURM) == (*expected,)
 
 
 def test_a_name_outside_of_pods_stays() -> None:
-    assert full_name("gpu-01", "search example.org\n") == "gpu-01"
-    assert full_name("gpu-01", "") == "gpu-01"
+    assert full_names("gpu-01", "search example.org\n") == ("gpu-01",)
+    assert full_names("gpu-01", "") == ("gpu-01",)
+
+
+def searching(
+    host: str, known: Mapping[str, Sequence[str] | OSError], hosts: Path | None = None
+) -> tuple[Sequence[str], list[str]]:
+    """Return the addresses that a search in a pod finds, and the names that it asks for.
+
+    ``known``: what the resolver says of names; it knows no others.
+    """
+    asked, clock = list[str](), Clock()
+
+    def resolve(name: str) -> Sequence[str]:
+        asked.append(name)
+        answer = known.get(name, socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    search = AddressSearch(
+        *(host, 0), environ=POD, resolv_conf=_OF_SLURM, hosts_file=str(hosts), resolve=resolve, clock=clock
+    )
+    search.addresses()
+    clock.now = 5.0
+    return search.addresses(), asked
+
+
+def test_each_namespace_is_asked_until_one_knows_the_name() -> None:
+    own, of_slurm = "worker-0.team.svc.cluster.local.", "worker-0.worker-svc.team.svc.cluster.local."
+    address = ["10.244.1.5"]
+    assert searching("worker-0", {own: address}) == ((*address,), [own])
+    assert searching("worker-0", {of_slurm: address}) == ((*address,), [own, of_slurm])
+    assert searching("worker-0", {}) == ((), [own, of_slurm])
+    # It may be there.
+    unsure = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    assert searching("worker-0", {own: unsure, of_slurm: address}) == ((), [own])
+
+
+def test_the_file_of_hosts_has_priority_and_takes_no_time(tmp_path: Path) -> None:
+    """As for the resolver of the system: hostAliases of a pod, the own name of a pod, and that of its host."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text(
+        "127.0.0.1 localhost\n10.7.7.7 other Worker-0 # 10.8.8.8 worker-0\nfd00::7 worker-0\nno worker-0\n"
+    )
+    assert searching("worker-0", {}, hosts) == (("10.7.7.7", "fd00::7"), [])
+    assert searching("localhost", {}, hosts) == (("127.0.0.1",), [])
+    assert searching("worker-1", {}, hosts)[1]
 
 
 class Clock:
@@ -66,7 +139,7 @@ def asked(
             raise OSError(-2, "Name or service not known")
         return ["10.244.1.5"]
 
-    search = ControllerSearch(
+    search = AddressSearch(
         "trial-0.trial", node_rank, environ=environ, resolv_conf=RESOLV_CONF, resolve=resolve, clock=clock
     )
     while clock.now < until_s and not (clock.now > known_at_s and search.addresses()):
@@ -99,13 +172,13 @@ def test_ranks_outside_of_pods_ask_at_once() -> None:
 _BOTH = ("10.244.1.5", "10.244.2.6")
 
 
-def search_that_finds(answers: list[Sequence[str]], clock: Clock, host: str = "trial-0.trial") -> ControllerSearch:
+def search_that_finds(answers: list[Sequence[str]], clock: Clock, host: str = "trial-0.trial") -> AddressSearch:
     """``answers``: one for each question; the last one stays."""
 
     def resolve(name: str) -> Sequence[str]:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
-    return ControllerSearch(host, 1, environ=POD, resolv_conf=RESOLV_CONF, resolve=resolve, clock=clock)
+    return AddressSearch(host, 1, environ=POD, resolv_conf=RESOLV_CONF, resolve=resolve, clock=clock)
 
 
 @pytest.mark.parametrize("others", [_BOTH, (*_BOTH, "fd00::5"), ("10.244.1.5", "fd00::5", "fd00::6"), (*_BOTH,) * 2])
@@ -147,11 +220,10 @@ def test_a_pod_that_was_made_again_is_found_when_the_old_one_is_gone() -> None:
     assert (search.addresses(), search.error) == (("10.244.2.6",), None)
 
 
-@pytest.mark.parametrize("host", ["gpu-01.example.org.", "localhost"])
-def test_a_name_outside_of_the_cluster_may_have_several_addresses(host: str) -> None:
+def test_a_name_outside_of_the_cluster_may_have_several_addresses() -> None:
     """Hosts have several interfaces."""
     clock = Clock()
-    search = search_that_finds([_BOTH], clock, host)
+    search = search_that_finds([_BOTH], clock, "gpu-01.example.org.")
     clock.now = 5.0
     assert search.addresses() == _BOTH
 
@@ -171,7 +243,7 @@ def test_an_address_needs_no_question() -> None:
         raise AssertionError(name)
 
     for address in ("10.0.0.7", "fe80::7%eth0"):
-        assert ControllerSearch(address, 1, environ=POD, resolv_conf="", resolve=refuse).addresses() == (address,)
+        assert AddressSearch(address, 1, environ=POD, resolv_conf="", resolve=refuse).addresses() == (address,)
 
 
 def test_the_own_address_of_a_pod_comes_from_its_hosts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +269,7 @@ def test_without_a_default_route_an_interface_gives_the_own_address(
     """A pod in the network of its host has that host's file, which does not hold the pod's name."""
     hosts = tmp_path / "hosts"
     monkeypatch.setattr(socket, "gethostname", lambda: "node-7.example.com")
-    monkeypatch.setattr(controller_search, "_source_address", lambda address: "")
+    monkeypatch.setattr(address_search, "_source_address", lambda address: "")
     monkeypatch.setattr(network, "interfaces", lambda: (interface("down0", state="down"), interface("eth0")))
     monkeypatch.setattr(network, "address_of", {"down0": "10.1.0.1", "eth0": "10.2.0.1"}.get)
     hosts.write_text("127.0.0.1 localhost\n10.55.0.7 node-7\n10.55.0.8 node-8\n")
@@ -215,8 +287,8 @@ def test_no_other_host_is_offered_a_loopback_address(
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n127.0.1.1 node-7.example.com node-7\n")
     sources = {"127.0.1.1": "127.0.0.1", "192.0.2.1": route}
-    monkeypatch.setattr(controller_search, "resolve_in_thread", lambda name: ["127.0.1.1"])
-    monkeypatch.setattr(controller_search, "_source_address", lambda address: sources.get(address, ""))
+    monkeypatch.setattr(address_search, "resolve_in_thread", lambda name: ["127.0.1.1"])
+    monkeypatch.setattr(address_search, "_source_address", lambda address: sources.get(address, ""))
     monkeypatch.setattr(network, "interfaces", lambda: (interface("eth0"),))
     monkeypatch.setattr(network, "address_of", {"eth0": "10.2.0.1"}.get)
     assert address_of_this_node("node-7", {}, hosts_file=str(hosts)) == "10.2.0.1"
@@ -229,9 +301,9 @@ def test_no_other_host_is_offered_a_loopback_address(
 def test_a_host_without_a_network_still_reaches_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n127.0.1.1 node-7\n")
-    monkeypatch.setattr(controller_search, "resolve_in_thread", lambda name: ["127.0.1.1"])
+    monkeypatch.setattr(address_search, "resolve_in_thread", lambda name: ["127.0.1.1"])
     reached = {"127.0.1.1": "127.0.0.1"}
-    monkeypatch.setattr(controller_search, "_source_address", lambda address: reached.get(address, ""))
+    monkeypatch.setattr(address_search, "_source_address", lambda address: reached.get(address, ""))
     monkeypatch.setattr(network, "interfaces", lambda: ())
     assert address_of_this_node("node-7", {}, hosts_file=str(hosts)) == "127.0.0.1"
 
