@@ -14,16 +14,19 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Ruling
 from seatrial.evidence.measurement import Fact
 
+BUSY = "connections to node2, which was too busy to answer (others may have kept it so)"
+
 
 def _ruling_of(evidence: Evidence) -> Ruling:
     return judge(evidence, Params())
 
 
-def _with_crowded(evidence: Evidence, node: int, said: object) -> Evidence:
+def _with_crowded(evidence: Evidence, node: int, said: object, name: str = "crowded") -> Evidence:
     """Let all nodes say which of their ports were crowded, when all have made their calls."""
     facts = [
-        Fact(check="network", name="crowded", value=said if each == node else [], node_rank=each, stage="count")
-        for each in evidence.nodes
+        Fact(check="network", name=each, value=said if (each, of) == (name, node) else [], node_rank=of, stage="count")
+        for of in evidence.nodes
+        for each in ("crowded", "kept_waiting")
     ]
     return replace(evidence, facts=(*evidence.facts, *facts))
 
@@ -33,7 +36,7 @@ def test_a_node_that_is_kept_busy_is_not_closed_and_nothing_passes() -> None:
     assert next_round(evidence, Params()) is None
     ruling = _ruling_of(evidence)
     assert ruling.findings == ()
-    assert ruling.absent == ("connections to node2, which too many others were connected to",)
+    assert ruling.absent == (BUSY,)
 
 
 @pytest.mark.parametrize("how", ["no answer", "refused", "silent", "no route"])
@@ -44,9 +47,26 @@ def test_a_node_whose_kernel_dropped_calls_is_not_closed(how: str, crowded: int)
     ruling = _ruling_of(_with_crowded(whole, crowded, ["data"]))
     if crowded == 2 and how != "no route":
         assert ruling.findings == ()
-        assert ruling.absent == ("connections to node2, which too many others were connected to",)
+        assert ruling.absent == (BUSY,)
     else:
         assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]
+
+
+@pytest.mark.parametrize("how", ["no answer", "refused", "silent", "another answers", "large from"])
+def test_a_node_whose_callers_waited_is_not_closed(how: str) -> None:
+    """The kernel takes a call at once, whatever keeps the node from an answer: a closed port of it stays one."""
+    whole = network_evidence(4, lambda a, b: how if b == 2 else None)
+    ruling = _ruling_of(_with_crowded(whole, 2, ["data"], "kept_waiting"))
+    if how == "silent":
+        assert (ruling.findings, ruling.absent) == ((), (BUSY,))
+    else:
+        assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]
+
+
+@pytest.mark.parametrize("name", ["crowded", "kept_waiting"])
+def test_a_port_that_was_crowded_is_no_other_port(name: str) -> None:
+    whole = network_evidence(4, lambda a, b: "silent" if b == 2 else None)
+    assert _ruling_of(_with_crowded(whole, 2, ["name", "master"], name)).findings != ()
 
 
 def test_a_node_that_does_not_say_it_is_not_closed() -> None:

@@ -6,15 +6,17 @@ import asyncio
 import errno
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import pytest
 
-from seatrial.checks.network import endpoint
+from seatrial.checks.network import endpoint, waits
 from seatrial.checks.network import measure as measurement
 from seatrial.checks.network.measure import Peer, _Calls, leads_elsewhere
 from seatrial.checks.network.params import PAYLOAD_BYTES, Params
@@ -23,6 +25,15 @@ from seatrial.rank.node_context import NodeContext
 
 OURS, OTHER = bytes(range(32)), bytes(32)
 OUR_ANSWER = endpoint._words(OURS)[1]
+_WITH_FEW_DESCRIPTORS = """
+import resource, sys
+from seatrial.checks.network.endpoint import Endpoint
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+listener = Endpoint()
+print(listener.run(listener.listen("127.0.0.1"), 10.0), listener.identity.hex(), flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.mark.parametrize("payload_bytes", [PAYLOAD_BYTES, 0])
@@ -139,20 +150,126 @@ def test_a_listener_knows_that_the_kernel_dropped_calls(
     context.step = cast(NodeStep, {**step, "stage": "count"})
     measurement.measure(context, Params())
     ((role, address, port), *_) = context.shared[2]
-    assert (role, events[-1]["facts"][0]["value"], listener.crowded()) == ("data", [], set())
-    is_over = threading.Event()
-    listener._loop.call_soon_threadsafe(is_over.wait, 20)
+    said = {event["facts"][0]["name"]: event["facts"][0]["value"] for event in events}
+    assert (role, said["crowded"], listener.crowded()) == ("data", [], set())
     with ExitStack() as stack:
-        stack.callback(is_over.set)
+        stack.enter_context(_held_up(listener))
         until = time.monotonic() + 10
         while not listener.crowded():
             assert time.monotonic() < until
             caller = stack.enter_context(socket.socket())
             caller.setblocking(False)
             caller.connect_ex((address, port))
+        while not listener.kept_waiting():
+            assert time.monotonic() < until
     measurement.measure(context, Params())
-    (fact,) = events[-1]["facts"]
-    assert (fact["name"], fact["value"], fact["stage"]) == ("crowded", ["data"], "count")
+    told = [event["facts"][0] for event in events[-2:]]
+    assert [(fact["name"], fact["value"], fact["stage"]) for fact in told] == [
+        ("crowded", ["data"], "count"),
+        ("kept_waiting", ["data"], "count"),
+    ]
+
+
+@contextmanager
+def _held_up(listener: endpoint.Endpoint) -> Iterator[None]:
+    """Keep the loop of a listener from everything, as others who take its core do."""
+    is_over = threading.Event()
+    listener._loop.call_soon_threadsafe(is_over.wait, 20)
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+@pytest.mark.parametrize("loop_runs", [True, False], ids=["it accepts none", "it stands still"])
+def test_a_listener_knows_that_callers_waited(listener: endpoint.Endpoint, loop_runs: bool) -> None:
+    """Few visitors at once, and a queue that is never full: each says something wrong, and its visit is over."""
+    port = listener.run(listener.listen("127.0.0.1"), 10.0)
+    other = listener.run(listener.listen("127.0.0.1"), 10.0)
+    assert port is not None
+    assert other is not None
+    own = listener._listeners["127.0.0.1", port][0]
+    with ExitStack() as stack:
+        if loop_runs:  # as without a descriptor for the next connection
+            listener._loop.call_soon_threadsafe(listener._loop.remove_reader, own.fileno())
+        else:
+            stack.enter_context(_held_up(listener))
+        for _ in range(40):
+            visitor = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10.0))
+            visitor.sendall(bytes(16))
+        until = time.monotonic() + 10
+        while ("127.0.0.1", port) not in listener.kept_waiting():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    if not loop_runs:
+        assert asyncio.run(endpoint.reach("127.0.0.1", port, listener.identity, 3.0)).failure is None
+        assert listener.kept_waiting() == {("127.0.0.1", port), ("127.0.0.1", other)}
+    assert ("127.0.0.1", port) in listener.kept_waiting()
+    assert listener.crowded() == set()
+
+
+def test_nobody_waits_at_a_listener_of_many_honest_callers(
+    monkeypatch: pytest.MonkeyPatch, listener: endpoint.Endpoint
+) -> None:
+    monkeypatch.setattr(waits, "_LONG_S", 5.0)
+    port = listener.run(listener.listen("127.0.0.1"), 10.0) or 0
+    waiting = listener._listeners["127.0.0.1", port][2]
+
+    async def storm() -> list[endpoint.Reached]:
+        calls = [endpoint.reach("127.0.0.1", port, listener.identity, 3.0) for _ in range(64)]
+        return await asyncio.gather(*calls)
+
+    assert {reached.failure for reached in asyncio.run(storm())} == {None}
+    ended, until = time.monotonic(), time.monotonic() + 10
+    while waiting._none_at < ended:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert (listener.crowded(), listener.kept_waiting()) == (set(), set())
+
+
+def test_a_listener_without_descriptors_writes_no_tracebacks(
+    listener: endpoint.Endpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody may hold connections until the next one cannot be taken: asyncio would tell of each attempt."""
+    error = OSError(errno.EMFILE, "")
+    listener._loop.call_exception_handler({"message": "out of resources", "exception": error})
+    assert caplog.records == []
+    listener._loop.call_exception_handler({"message": "a mistake of ours", "exception": ValueError()})
+    assert len(caplog.records) == 1
+
+
+def test_idle_connections_leave_descriptors_to_a_node_with_few() -> None:
+    words, pipe = [sys.executable, "-c", _WITH_FEW_DESCRIPTORS], subprocess.PIPE
+    with subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as node, ExitStack() as stack:
+        assert node.stdout is not None
+        port, identity = node.stdout.readline().split()
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", int(port)), timeout=10.0))
+        failure = asyncio.run(endpoint.reach("127.0.0.1", int(port), bytes.fromhex(identity), 10.0)).failure
+        _, errors = node.communicate(timeout=20)
+    assert (failure, errors) == (None, "")
+
+
+def test_a_caller_that_stood_still_says_nothing_of_the_other_node(listener: endpoint.Endpoint) -> None:
+    """Its own clock is over before it looks whether somebody has answered."""
+    port = listener.run(listener.listen("127.0.0.1"), 10.0) or 0
+    own, peer = (
+        Peer(node=node, machine=str(node), place="", identity=listener.identity, places=(("data", address, port),))
+        for node, address in enumerate(("127.0.0.2", "127.0.0.1"))
+    )
+
+    async def hold_up() -> None:
+        for _ in range(4):
+            time.sleep(0.7)
+            await asyncio.sleep(0)
+
+    async def call() -> dict[str, Any]:
+        calls = _Calls({0: None, 1: peer}, own, Params(connect_timeout_s=0.3), "")
+        calls.begun, _ = await asyncio.gather(calls.run(30.0), hold_up())
+        return calls.to_json()
+
+    report = asyncio.run(call())
+    assert (report["failed"], report["untried"]) == ([], [[1, 1]])
 
 
 def test_a_listener_is_another_one_to_strangers(

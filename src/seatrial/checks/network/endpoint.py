@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import math
 import os
+import resource
 import secrets
 import socket
 import struct
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from seatrial.checks.network.params import PAYLOAD_BYTES
+from seatrial.checks.network.waits import Waits, queue_is_empty
 from seatrial.probe.tcp import Drops, drops
 
 Failure = Literal[
@@ -49,7 +51,8 @@ _MAX_VISITORS = 512
 _AT_ONCE = 32
 """Connections that are taken from the kernel at once."""
 _MOST_WAITING = 4_096
-_VISIT_S = 20.0
+_VISIT_S = 30.0
+"""Longer than a caller has patience: one that waited too long says so (``silent``), and not that it was refused."""
 _BUSY_PAUSE_S = 0.2
 """Time before a listener that is busy is called again."""
 _ATTEMPTS_S = (0.0, 1.3, 2.1)
@@ -88,10 +91,11 @@ class Endpoint:
         # The oldest first; callers know the identity.
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._callers: dict[asyncio.StreamWriter, None] = {}
-        self._listeners: dict[tuple[str, int], tuple[socket.socket, Drops]] = {}
-        """By address and port: the socket, and what the kernel had dropped at first."""
+        self._listeners: dict[tuple[str, int], tuple[socket.socket, Drops, Waits]] = {}
+        """By address and port: the socket, what the kernel had dropped at first, and how long callers wait."""
         self._gave_up = False
         """Visitors were given up for the sake of newer ones."""
+        self._loop.set_exception_handler(_complain)
         threading.Thread(target=self._loop.run_forever, name="network", daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, Value], timeout_s: float) -> Value:
@@ -109,19 +113,23 @@ class Endpoint:
         with socket.socket(fileno=os.dup(own.fileno())) as same:
             same.listen(_MOST_WAITING)
         chosen: int = own.getsockname()[1]
-        self._listeners[address, chosen] = own, drops(own)
+        self._listeners[address, chosen] = own, drops(own), Waits(queue_is_empty(own))
         return chosen
 
     def crowded(self) -> set[tuple[str, int]]:
         """Return the addresses and ports where the kernel has dropped connections, since others filled the queue: to
-        the callers this node seems closed. All of them if there were too many visitors: one thread serves all places,
-        and a caller may have waited longer than it does in a queue that was never full."""
+        the callers this node seems closed. All of them if visitors were given up, which one thread does for all."""
         if self._gave_up:
             return {*self._listeners}
-        return {place for place, (own, since) in self._listeners.items() if drops(own).has_grown(since)}
+        return {place for place, (own, since, _) in self._listeners.items() if drops(own).has_grown(since)}
+
+    def kept_waiting(self) -> set[tuple[str, int]]:
+        """Return the addresses and ports where a caller may have waited for long before it had an answer: too many
+        others were before it, no descriptor was left for it, or others had the core of this process."""
+        return {place for place, (_, _, waits) in self._listeners.items() if waits.were_long()}
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._strangers) + len(self._callers) >= _MAX_VISITORS:
+        if len(self._strangers) + len(self._callers) >= _most_visitors():
             self._drop_oldest()
         self._strangers[writer] = None
         try:
@@ -160,6 +168,18 @@ class Endpoint:
         writer.write(bytes(to_send))
         await writer.drain()
         await reader.read(1)  # until the peer has it all and closes
+
+
+def _most_visitors() -> int:
+    """Return how many connections are kept at once: at most half the descriptors, as own calls need the others."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(_MAX_VISITORS, soft // 2) if soft > 0 else _MAX_VISITORS
+
+
+def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Write what went wrong in the loop, but nothing of errors that visitors cause: they choose how many."""
+    if not isinstance(context.get("exception"), OSError):
+        loop.default_exception_handler(context)
 
 
 def _words(identity: bytes) -> tuple[bytes, bytes]:

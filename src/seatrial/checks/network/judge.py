@@ -88,7 +88,7 @@ def _busy_lines(seen: Observations) -> Iterator[str]:
             names = listed("node", [seen.nodes[source].name for source in of])
             yield f"connections to {name} from {names}, which alone found it busy"
         else:
-            yield f"connections to {name}, which too many others were connected to"
+            yield f"connections to {name}, which was too busy to answer (others may have kept it so)"
 
 
 def _untried_lines(seen: Observations, untried: Pairs, no_socket: set[int]) -> Iterator[str]:

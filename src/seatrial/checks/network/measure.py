@@ -17,6 +17,7 @@ from seatrial.checks.network.endpoint import Endpoint, Failure, Reached, reach
 from seatrial.checks.network.observations import is_place, machine_at
 from seatrial.checks.network.params import COUNT, MAX_NODES, NIC, PAYLOAD_BYTES, Params
 from seatrial.checks.network.schedule import targets, to_ranges
+from seatrial.checks.network.waits import Waits
 from seatrial.environment.interface_choice import is_free
 from seatrial.probe import host, network
 from seatrial.rank.node_context import NodeContext
@@ -33,6 +34,8 @@ _LEAST_CHOSEN_PORT = 1_024
 """Below it a port is one that somebody has named."""
 _DEFAULT_MASTER_PORT = 29_500
 """The port of torchrun and of torch's examples."""
+_BY_THE_CLOCK: tuple[Failure, ...] = ("no answer", "silent", "large to", "large from")
+"""Failures that this node does not know from having been held up itself."""
 _MARGIN_S = 2.0
 """Time that is left for the report when the deadline of the step comes near."""
 
@@ -89,15 +92,16 @@ def _connect(context: NodeContext, params: Params) -> None:
 
 
 def _count(context: NodeContext) -> None:
-    """Report the roles of the ports where the kernel dropped calls.
+    """Report the roles of the ports where the kernel dropped calls, and of those where callers may have waited long.
 
     In the last stage all nodes have made their calls: one that somebody holds up calls this node long after its own
     calls are over.
     """
     endpoint: Endpoint | None = context.kept.get("endpoint")
-    crowded = endpoint.crowded() if endpoint is not None else set()
-    roles = [role for role, address, port in context.kept.get("places", ()) if (address, port) in crowded]
-    context.fact("crowded", roles)
+    for name in ("crowded", "kept_waiting"):
+        found: set[tuple[str, int]] = getattr(endpoint, name)() if endpoint is not None else set()
+        roles = [role for role, address, port in context.kept.get("places", ()) if (address, port) in found]
+        context.fact(name, roles)
 
 
 def _listen(context: NodeContext) -> None:
@@ -211,23 +215,26 @@ class _Calls:
         """(role, failure, largest packet that passed) -> nodes."""
         self._kinds: Counter[tuple[Role, Failure]] = Counter()
         self._until = 0.0
+        self._held_up: set[int] = set()
+        """Nodes of which this one knows nothing, since it stood still while it called them."""
         self.begun: set[int] = set()
 
     async def run(self, timeout_s: float) -> set[int]:
-        """Connect to all; return the nodes that were tried."""
+        """Connect to all; return the nodes that were tried, but for those of which nothing was learned."""
         self._until = asyncio.get_running_loop().time() + timeout_s
         begun: set[int] = set()
         nodes = (*self._first, *self._rest)
-        queue = iter(nodes)
-        await asyncio.gather(*(self._work(queue, begun) for _ in range(min(self._at_once(), len(nodes)))))
-        return begun
+        queue, waits = iter(nodes), Waits()
+        await asyncio.gather(*(self._work(queue, begun, waits) for _ in range(min(self._at_once(), len(nodes)))))
+        waits.end()
+        return begun - self._held_up
 
     def _at_once(self) -> int:
         """Return how many connections this process has descriptors for: three attempts each, and the visitors'."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return max(1, min(self._params.at_once, (soft - 24) // 6)) if soft > 0 else self._params.at_once
 
-    async def _work(self, queue: Iterator[int], begun: set[int]) -> None:
+    async def _work(self, queue: Iterator[int], begun: set[int], waits: Waits) -> None:
         for node in queue:
             # Without an address of its ranks nothing of it would be tried, and nothing would have failed.
             if (peer := self._peers[node]) is None or (self._only or "data") not in {
@@ -240,21 +247,21 @@ class _Calls:
             if asyncio.get_running_loop().time() + 2 * self._params.connect_timeout_s > self._until:
                 return
             begun.add(node)
-            await self._call(peer)
+            await self._call(peer, waits)
 
-    async def _call(self, peer: Peer) -> None:
+    async def _call(self, peer: Peer, waits: Waits) -> None:
         places = [
             place
             for place in peer.places
             if (place[0] == self._only if self._only else not place[0].startswith(NIC))
             and not self._has_enough(place[0])  # own names that lead nowhere take no time from the addresses of ranks
         ]
-        await asyncio.gather(*(self._call_place(peer, *place) for place in places))
+        await asyncio.gather(*(self._call_place(peer, waits, *place) for place in places))
 
-    async def _call_place(self, peer: Peer, role: Role, address: str, port: int) -> None:
+    async def _call_place(self, peer: Peer, waits: Waits, role: Role, address: str, port: int) -> None:
         is_data = role in ("data", self._only)
         payload_bytes = PAYLOAD_BYTES if is_data else 0
-        timeout_s = self._params.connect_timeout_s
+        timeout_s, since = self._params.connect_timeout_s, asyncio.get_running_loop().time()
         result = Reached(failure=leads_elsewhere(address, self._own, peer))
         if result.failure is None:
             reaching = reach(address, port, peer.identity, timeout_s, payload_bytes=payload_bytes, until=self._until)
@@ -262,7 +269,9 @@ class _Calls:
                 result = await asyncio.wait_for(reaching, self._until - asyncio.get_running_loop().time())
             except asyncio.TimeoutError:  # one that answers slowly does not take the report of this node
                 result = Reached(failure="silent")
-        if result.failure is not None:
+        if result.failure in _BY_THE_CLOCK and waits.were_long(since):
+            self._held_up.add(peer.node)
+        elif result.failure is not None:
             self._failed[role, result.failure, result.passes_bytes].append(peer.node)
             self._kinds[role, result.failure] += 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,9 @@ ROLES = ("data", "name", "store", "master")
 _AS_IF_CLOSED = ("no answer", "refused", "silent")
 """How connections fail to a node with too many of others. ``refused``: where the kernel is set to say so
 (tcp_abort_on_overflow); ``silent``: where the last packet of the handshake was dropped."""
+_EXCUSED = {"crowded": _AS_IF_CLOSED, "kept_waiting": ("silent",)}
+"""The word of a node about its ports -> how connections to them fail that are neither open nor closed then. A kernel
+takes a call at once, however long its caller waits afterwards."""
 _INTERFACE = re.compile(r"[\w.:@-]{1,15}", re.ASCII)
 """The name or number of an interface; a scope may be any text."""
 _MOST_FAILURES = 1_000
@@ -79,7 +83,7 @@ class Observations:
     failed: tuple[Failed, ...]
     tried: Tried
     busy: Pairs
-    """Pairs whose target had too many connections of others, at any of its addresses: neither open nor closed."""
+    """Pairs whose target was too busy to answer, at any of its addresses: neither open nor closed."""
     unheard: int
     """Nodes among these that may have had too many: they did not say so, as bits."""
     silent: tuple[int, ...]
@@ -115,7 +119,7 @@ def observe(evidence: Evidence) -> Observations:
                 source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source), most_ranges
             )
             its_failed = tuple(
-                part for entry in said for part in _without_crowded(entry, crowded[entry.role] | unheard)
+                part for entry in said for part in _without_crowded(entry, crowded[entry.how, entry.role] | unheard)
             )
         except (TypeError, ValueError, KeyError):
             continue
@@ -213,23 +217,23 @@ def _few(entries: list[Any], most: int) -> list[Any]:
     return entries
 
 
-def _crowded(evidence: Evidence) -> tuple[Mapping[str, int], int]:
-    """Return role -> the nodes that say that too many connections waited at their address of that role, and the nodes
-    of which nobody knows it, all as bits.
+def _crowded(evidence: Evidence) -> tuple[Mapping[tuple[str, str], int], int]:
+    """Return (how connections fail, role) -> the nodes whose word about their address of that role explains that, and
+    the nodes of which nobody knows it, all as bits.
 
     These have made their calls and did not answer in the last stage, as others did: a user may keep a node busy. Where
     no node was asked, as in a trial that ended early, what they said after their calls counts.
     """
-    crowded, called, asked = dict.fromkeys(ROLES, 0), 0, 0
+    crowded, called, asked = defaultdict[tuple[str, str], int](int), 0, 0
     for fact in evidence.facts:
         node = fact.node_rank
         if node is None or not 0 <= node < _MOST_NODES:
             continue
         called |= (fact.name == "connections") << node
-        if fact.name == "crowded":
-            asked |= (fact.stage == COUNT) << node
-            for role in ROLES if isinstance(fact.value, list) else ():
-                crowded[role] |= (role in fact.value) << node
+        asked |= (fact.name == "crowded" and fact.stage == COUNT) << node
+        for how in _EXCUSED.get(fact.name, ()) if isinstance(fact.value, list) else ():
+            for role in ROLES:
+                crowded[how, role] |= (role in fact.value) << node
     return crowded, called & ~asked if asked else 0
 
 
