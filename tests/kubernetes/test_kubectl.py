@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import tempfile
 import time
 from dataclasses import replace
@@ -17,7 +18,7 @@ from kubernetes.kubectl_script_double import scripted
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.targets.kubernetes import kubectl as kubectl_module
 from seatrial.targets.kubernetes.kubectl import Kubectl, find_kubectl
-from seatrial.util import memory_file
+from seatrial.util import memory_file, tool
 
 _AT_A = {"current-context": "a", "clusters": [{"name": "c", "cluster": {"server": "https://a"}}]}
 
@@ -244,6 +245,21 @@ def test_a_call_that_times_out_is_killed_with_its_children(tmp_path: Path) -> No
     assert answer.err == "no answer within 0.3 s"
     assert "no answer within 0.3 s" in answer.complaint
     assert time.monotonic() - began < 25
+
+
+@pytest.mark.timeout(60)
+def test_a_kubectl_that_cannot_be_killed_holds_up_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for one that waits in the kernel (state D), for the disk of its configuration, say."""
+    groups: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, number: groups.append(group))
+    monkeypatch.setattr(tool, "_KILL_TIMEOUT_S", 0.1)
+    try:
+        answer = Kubectl(program=scripted(tmp_path, ("*", "exec sleep 600")), namespace=None, timeout_s=0.1).call("get")
+        assert (answer.code, answer.err) == (124, "no answer within 0.1 s")
+    finally:
+        monkeypatch.undo()
+        for group in groups:
+            os.killpg(group, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("stream", ["1", "2"])

@@ -247,6 +247,13 @@ def test_a_pod_that_was_killed_before_its_deletion_stays_killed() -> None:
     assert not deleted_after(137, "2026-03-29T10:01:10Z").killed
 
 
+@pytest.mark.parametrize("grace_s", [10**400, -(10**400), 1e400, "60", None, {}])
+def test_a_grace_that_is_none_ends_no_run(grace_s: object) -> None:
+    """It is what the API server says."""
+    until = {"metadata__deletionTimestamp": "2026-03-29T10:01:10Z", "metadata__deletionGracePeriodSeconds": grace_s}
+    assert of_state({"running": {}}, **until).deleted
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 def test_times_of_the_cluster_are_those_of_no_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Berlin the hour from 02:00 on was left out on that day: 02:59 there is one hour later than 03:00."""

@@ -1,4 +1,4 @@
-"""Tools of a driver: they may wait inside it forever, and must not hold us up."""
+"""Other programs, such as the tools of a driver: they may wait in the kernel forever, and must not hold us up."""
 
 from __future__ import annotations
 
@@ -77,11 +77,23 @@ def _read(tool: subprocess.Popen[bytes], deadline: float) -> bytes:
 
 
 def _end(tool: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(tool.pid, signal.SIGKILL)
     assert tool.stdout is not None
     tool.stdout.close()
-    # If it does not end now, the thread reaps it whenever it does, and delays nothing.
-    reaper = threading.Thread(target=tool.wait, name=f"reaper of process {tool.pid}", daemon=True)
-    reaper.start()
-    reaper.join(_KILL_TIMEOUT_S)
+    kill_group(tool)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads its process group, and everything that it started.
+
+    If it does not end soon, a thread reaps it whenever it does, and delays nothing.
+    """
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    reaper = threading.Thread(target=process.wait, name=f"reaper of process {process.pid}", daemon=True)
+    try:
+        reaper.start()
+    except RuntimeError:  # this user may start no other thread
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILL_TIMEOUT_S)
+    else:
+        reaper.join(_KILL_TIMEOUT_S)

@@ -129,7 +129,7 @@ class AppliedObjects:
             self.namespace = text(thing, "metadata", "namespace") or self.namespace
             if name == self.workload:
                 self.owners.take_workload(self._uids[name])
-                self.created_at = thing["metadata"].get("creationTimestamp", "")
+                self.created_at = text(thing, "metadata", "creationTimestamp")
         wanted = {resource_name(thing) for thing in objects}
         self._answer_lost = self._answer_lost or not wanted <= self._uids.keys()
         if result.code != 0:

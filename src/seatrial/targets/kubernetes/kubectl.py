@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from seatrial.environment.working_folder import open_folder
 from seatrial.errors import RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.kubernetes.api_json import get, items_of, text
 from seatrial.util import memory_file
-from seatrial.util.tool import find_tool
+from seatrial.util.tool import find_tool, kill_group
 
 _CALL_TIMEOUT_S = 20.0
 """For one call. A healthy API server answers within a second, the login plug-in of a cloud within a few."""
@@ -336,13 +335,6 @@ def _open_folder(here: str) -> str:
     """Return what ``open_folder`` does in the working folder ``here``. It is looked at once: its disk may answer
     nothing later, and the run must go on."""
     return open_folder()
-
-
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that leads its process group, and everything that it started."""
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def file_in_memory(content: bytes = b"") -> IO[bytes]:

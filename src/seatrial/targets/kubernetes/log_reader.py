@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +23,11 @@ from seatrial.conductor.event_allowance import EventAllowance
 from seatrial.errors import SeatrialError
 from seatrial.protocol.handshake import proves
 from seatrial.protocol.wire import PREFIX, Decoder
-from seatrial.targets.kubernetes.kubectl import Kubectl, file_in_memory, kill_group, start_kubectl
+from seatrial.targets.kubernetes.kubectl import Kubectl, file_in_memory, start_kubectl
 from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.util.disk_writer import WrittenFile
+from seatrial.util.tool import kill_group
 
 _TIMESTAMP = re.compile(rb"(\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):\d\d:\d\d)(\.\d{1,9})?(Z|[+-](?:[01]\d|2[0-3]):[0-5]\d) ")
 _RETRY_S = 1.0
@@ -239,7 +241,7 @@ class PodLog:
             code = self._process.wait(timeout=_RETRY_S)
         except subprocess.TimeoutExpired:  # it closed its output but did not exit
             kill_group(self._process)
-            code = self._process.returncode
+            code = -signal.SIGKILL
         self._process.stdout.close()
         self._process = None
         self._next_start_at = time.monotonic() + (_RETRY_S if code or not self._ended_before else 0.0)

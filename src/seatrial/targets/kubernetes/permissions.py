@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from seatrial.errors import PermissionDeniedError, RequestError, SeatrialError
+from seatrial.targets.kubernetes.api_json import get, items_of, text
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.kubectl import CallResult, Kubectl
 from seatrial.targets.kubernetes.manifest.workload import Object
@@ -100,10 +101,10 @@ def chosen_nodes(kubectl: Kubectl, selector: str, least: int | None) -> tuple[in
             " number with --nodes."
         )
     document = answer.json if answer.code == 0 else kubectl.json("get", "nodes", "-l", selector)
-    items = document.get("items") if isinstance(document, dict) else None
+    items = get(document, "items")
     if not isinstance(items, list):
         raise SeatrialError(f"{kubectl.command_line('get', 'nodes', '-l', selector)} did not print a list of nodes.")
-    states = {str(item.get("metadata", {}).get("name")): _unfit(item) for item in items if isinstance(item, dict)}
+    states = {name: _unfit(item) for item in items if (name := text(item, "metadata", "name"))}
     unfit = tuple(f"{name}: {why}" for name, why in sorted(states.items()) if why)
     fit = len(states) - len(unfit)
     if not states:
@@ -117,11 +118,12 @@ def chosen_nodes(kubectl: Kubectl, selector: str, least: int | None) -> tuple[in
     return fit, unfit
 
 
-def _unfit(item: dict[str, Any]) -> str:
-    spec, status = item.get("spec") or {}, item.get("status") or {}
-    if spec.get("unschedulable"):
+def _unfit(item: Any) -> str:
+    if get(item, "spec", "unschedulable"):
         return "it is cordoned"
-    ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]
+    ready = [
+        text(entry, "status") for entry in items_of(item, "status", "conditions") if text(entry, "type") == "Ready"
+    ]
     return "it is not ready" if ready and ready[0] != "True" else ""
 
 

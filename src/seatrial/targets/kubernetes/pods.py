@@ -52,6 +52,8 @@ _OUT_OF_MEMORY = "OOMKilled"
 _ENDED_BY_REQUEST = (3, 130, 143)
 """Exit codes of our processes after SIGTERM: of an agent that has joined, of a conductor and a training, and of all
 others before they are one."""
+_MOST_GRACE_S = 1 << 63
+"""The API server has no larger number."""
 _COMPONENT = "app.kubernetes.io/component"
 _NO_REASON = "no reason given"
 
@@ -374,7 +376,8 @@ def _deletion_asked_at(item: Any) -> float | None:
     # The timestamp is that of the request and the grace together.
     until = seconds_of(text(item, "metadata", "deletionTimestamp"))
     grace_s = get(item, "metadata", "deletionGracePeriodSeconds")
-    return None if until is None else until - (grace_s if type(grace_s) is int else 0)
+    is_number = type(grace_s) is int and 0 <= grace_s < _MOST_GRACE_S
+    return None if until is None else until - (grace_s if is_number else 0)
 
 
 def seconds_of(timestamp: str) -> float | None:
