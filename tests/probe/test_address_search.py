@@ -108,6 +108,26 @@ def test_each_namespace_is_asked_until_one_knows_the_name() -> None:
     assert searching("worker-0", {own: unsure, of_slurm: address}) == ((), [own])
 
 
+def test_the_name_that_torchrun_gives_is_asked_for_as_it_is_at_last() -> None:
+    """On the network of a host the name of a pod is that of the host, and torchrun gives that to its ranks."""
+    asked = list[str]()
+
+    def resolve(name: str) -> Sequence[str]:
+        asked.append(name)
+        if name != "gpu-01":
+            raise OSError(socket.EAI_NONAME, "Name or service not known")
+        return ["192.0.2.7"]
+
+    for more, addresses in (({"TORCHELASTIC_RUN_ID": "1"}, ("192.0.2.7",)), ({}, ())):
+        clock = Clock()
+        search = AddressSearch(
+            "gpu-01", 1, environ={**POD, **more}, resolv_conf=RESOLV_CONF, resolve=resolve, clock=clock
+        )
+        clock.now = 5.0
+        assert search.addresses() == addresses
+    assert asked == ["gpu-01.team.svc.cluster.local.", "gpu-01", "gpu-01.team.svc.cluster.local."]
+
+
 def test_the_file_of_hosts_has_priority_and_takes_no_time(tmp_path: Path) -> None:
     """As for the resolver of the system: hostAliases of a pod, the own name of a pod, and that of its host."""
     hosts = tmp_path / "hosts"

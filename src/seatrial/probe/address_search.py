@@ -37,6 +37,7 @@ _IN_CLUSTER = ".svc."
 """In the full name of each pod and Service."""
 _UNKNOWN = (socket.EAI_NONAME, socket.EAI_NODATA)
 """Errors by which a resolver says that there is no such name, and not that it cannot tell."""
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
 _MOST_NAMED = 2
 _MOST_ADDRESSES = 8
 """Addresses of a name in each family that are tried: who answers for a DNS server may send thousands."""
@@ -106,7 +107,10 @@ class AddressSearch:
         pod = in_pod(environ)
         if resolv_conf is None:
             resolv_conf = _read("/etc/resolv.conf") if pod else ""
-        self.names = full_names(host, resolv_conf) if pod else (host,)
+        # torchrun takes the name of the first host itself, which on the network of a host is none of a pod, and has asked
+        # for it as it is.
+        as_it_is = (host,) if not pod or _TORCHRUN in environ else ()
+        self.names = tuple(dict.fromkeys([*(full_names(host, resolv_conf) if pod else ()), *as_it_is]))
         """The names that are asked for, until one is known."""
         self.error: OSError | None = None
         """Why there is no address, after the last question."""
