@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from seatrial import start
 from seatrial.bundle import write_bundle
 from seatrial.errors import RequestError
 from seatrial.folders import open_above, open_with_links
 from seatrial.targets.hosts import hosts_of
 from seatrial.targets.kubernetes.manifest.parse import read_patch
+from seatrial.worker.rendezvous import meeting_place
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 
@@ -53,34 +55,71 @@ def test_a_relative_path_begins_where_the_user_is(link: Path, monkeypatch: pytes
     assert words == "./shared is a link of user 12345"
 
 
-@pytest.mark.parametrize("read", [lambda path: hosts_of(None, path), read_patch])
-@pytest.mark.parametrize("below", ["", "deep"])
-def test_no_private_file_goes_elsewhere_by_such_a_link(read: Callable[[Path], Any], below: str, tmp_path: Path) -> None:
-    """Hosts become arguments of ssh, which all users of the machine can read, and questions to name servers."""
-    (secret := tmp_path / "token").write_text("hf_secret")
-    secret.chmod(0o600)
-    (link := tmp_path / "hosts").symlink_to(tmp_path if below else secret)
+READ = [lambda path: hosts_of(None, path), read_patch]
+
+
+@pytest.mark.parametrize("read", READ)
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+@pytest.mark.parametrize("below", ["", "mine", "by my link"])
+def test_no_file_of_ours_goes_elsewhere_by_such_a_link(
+    read: Callable[[Path], Any], below: str, mode: int, tmp_path: Path
+) -> None:
+    """Hosts become arguments of ssh, which all users of the machine can read, and questions to name servers. A file
+    may be private by a closed folder alone, which a link of ours leads out of."""
+    (mine := tmp_path / "mine").mkdir(mode=0o700)
+    (secret := mine / "token").write_text("hf_secret")
+    secret.chmod(mode)
+    (shared := tmp_path / "shared").mkdir()
+    (link := shared / "hosts").symlink_to(mine if below == "mine" else secret)
     os.chown(link, 12345, 12345, follow_symlinks=False)
-    words = f"{link} is a link of user 12345, and not all users can (read|enter) .*; name the file by a path without"
+    typed = link / "token" if below == "mine" else link
+    if below == "by my link":
+        (mine / "project").symlink_to(shared)
+        typed = mine / "project" / "hosts"
+    words = f"{link} is a link of user 12345, so that one may want another file read; name the file by its own path"
     with pytest.raises(RequestError, match=words) as refused:
-        read(link / "token" if below else link)
+        read(typed)
     assert "hf_secret" not in str(refused.value)
 
 
-def test_a_list_of_hosts_behind_a_link_of_a_colleague_is_read(tmp_path: Path) -> None:
-    (shared := tmp_path / "shared").mkdir()
-    (ours := shared / "ours").write_text("node1\n")
-    (theirs := shared / "theirs").write_text("node2\n")
-    theirs.chmod(0o600)
+def test_a_list_of_hosts_of_a_colleague_is_read_behind_that_ones_link(tmp_path: Path) -> None:
+    (theirs := tmp_path / "theirs").write_text("node2\n")
+    theirs.chmod(0o640)
     os.chown(theirs, 12345, 12345)
-    (shared / "hosts").symlink_to(ours)
-    (shared / "current").symlink_to("theirs")
-    for name in ("hosts", "current"):
-        os.chown(shared / name, 12345, 12345, follow_symlinks=False)
-    # The team's folder is closed to all others, and the link was in it.
-    shared.chmod(0o770)
-    assert [host.name for host in hosts_of(None, shared / "hosts")] == ["node1"]
-    assert [host.name for host in hosts_of(None, shared / "current")] == ["node2"]
-    ours.chmod(0o600)
-    with pytest.raises(RequestError, match="not all users can read"):
-        hosts_of(None, shared / "hosts")
+    (link := tmp_path / "current").symlink_to("theirs")
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    assert [host.name for host in hosts_of(None, link)] == ["node2"]
+    os.chown(theirs, 4321, 4321)
+    with pytest.raises(RequestError, match="so that one may want another file read"):
+        hosts_of(None, link)
+
+
+@pytest.mark.parametrize("read", READ)
+def test_a_file_system_of_another_user_on_the_way_is_not_asked(
+    read: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / "hosts").write_text("node1\n")
+    way_to = start.way_to
+
+    def mounted_meanwhile(path: str, folder: str = "/") -> Iterator[tuple[str, int, int, bool]]:
+        """Of a descriptor that is closed nothing can be asked."""
+        return iter([("/tmp/theirs", -1, 12345, False)]) if folder == "/" else way_to(path, folder)
+
+    monkeypatch.setattr(start, "way_to", mounted_meanwhile)
+    with pytest.raises(RequestError, match="/tmp/theirs is on a file system that user 12345 has mounted"):
+        read(path)
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_ranks_meet_at_no_file_behind_such_a_link(link: Path, removes: bool) -> None:
+    """torch would read it, change it, and remove it at the end."""
+    (link / "meet").touch()
+    init = f"file://{link}/meet"
+    words = f"--init {init}: {link} is a link of user 12345; name a new file in a folder by its own path"
+    with pytest.raises(RequestError, match=words), meeting_place(init, removes=removes):
+        pytest.fail("the place was opened")
+    assert (link / "meet").exists()
+    os.chown(link, 0, 0, follow_symlinks=False)
+    with meeting_place(init, removes=removes) as place:
+        assert place.endswith("/meet")
+    assert (link / "meet").exists() != removes

@@ -246,7 +246,7 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
     It may be a pipe of the same user, as ``<(...)`` of a shell makes it, which may take its time. For a FIFO of another
     user, who could keep us waiting, nobody waits. Parts of the content go elsewhere, to hosts and name servers: raises
-    PermissionError where another user may have led the path to a private file.
+    PermissionError where another user may have led the path to a file that is none of that one's.
     """
     with _behind_links(path, None) as looked_at:
         status = _readable_status(looked_at, os.path.basename(path))
@@ -255,7 +255,7 @@ def read_input(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         if not (stat.S_ISREG(status.st_mode) or is_given or is_pipe):
             raise _refusal(os.path.basename(path), f"{kind_of(status)} of user {status.st_uid}")
         if not is_given:
-            require_openly_led(os.fspath(path), status)
+            require_openly_led(os.fspath(path), looked_at)
         with os.fdopen(_open_blocking(looked_at, os.O_RDONLY), "rb") as file:
             if is_pipe and not is_given:
                 _await_writer(file.fileno(), os.path.basename(path))

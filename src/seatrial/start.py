@@ -217,29 +217,27 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def require_openly_led(path: str, opened: os.stat_result) -> None:
-    """Raise PermissionError where another user may have led a path to a file that not all users can read.
+def require_openly_led(path: str, opened: int) -> None:
+    """Raise PermissionError where another user may have led a path to a file that is none of that one's.
 
-    That user may want it read here, since parts of it go elsewhere. ``opened``: what the path has led to. A folder that
-    was on the way before the link is no secret of its owner's, and a file of that one is none either.
+    That user may be unable to read it, and want it read here, since parts of it go elsewhere. Nothing is asked
+    of a file system that another user has mounted. ``opened``: what the path has led to, open.
     """
-    led_by, owner, last = "", -1, None
-    passed: list[os.stat_result] = []
-    for name, fd, user, is_last in way_to(path, "/" if os.path.isabs(path) else os.curdir):
-        last = os.fstat(fd)
-        is_link = stat.S_ISLNK(last.st_mode)
-        is_own = last.st_uid == owner or user == owner
-        if not led_by and (user or (is_link and last.st_uid not in trusted_users(name))):
-            owner = user or last.st_uid
-            led_by = f"{name} is {'a link of' if is_link else 'on a file system that is mounted by'} user {owner}"
-        elif led_by and not is_link and not is_own and not any(os.path.samestat(last, it) for it in passed):
-            right, word = (stat.S_IROTH, "read") if is_last else (stat.S_IXOTH, "enter")
-            if not last.st_mode & right:
-                words = f"{led_by}, and not all users can {word} {name}; name the file by a path without that link"
-                raise PermissionError(errno.EPERM, words, path)
-        elif not led_by:
-            passed.append(last)
-    if last is None or not os.path.samestat(last, opened):
+    owner, last = mounted_by(opened) or os.fstat(opened).st_uid, None
+    for name, fd, user, _ in way_to(path, "/" if os.path.isabs(path) else os.curdir):
+        words = ""
+        if user:
+            if user == owner:
+                return
+            words = f"{name} is on a file system that user {user} has mounted"
+        else:
+            last = os.fstat(fd)
+            if stat.S_ISLNK(last.st_mode) and last.st_uid not in (owner, *trusted_users(name)):
+                words = f"{name} is a link of user {last.st_uid}"
+        if words:
+            advice = "so that one may want another file read; name the file by its own path"
+            raise PermissionError(errno.EPERM, f"{words}, {advice}", path)
+    if last is None or not os.path.samestat(last, os.fstat(opened)):
         raise OSError(errno.ESTALE, "it was exchanged while it was opened", path)
 
 

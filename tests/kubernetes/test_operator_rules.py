@@ -199,6 +199,17 @@ _RULES = [
         spoil=each(pod_specs, lambda spec: spec.update(hostNetwork=True, dnsPolicy="ClusterFirst")),
     ),
     Rule(
+        # With five dots (dnsPolicy) gpu-01.example.org would be asked for as a Service of the namespace org first.
+        name="the name of a host is asked for as it is before the search path",
+        cases=[name for name in ALL if name.endswith("everything")],
+        kept=lambda objects: all(
+            {"name": "ndots", "value": "2"} in spec["dnsConfig"]["options"]
+            for spec in pod_specs(objects)
+            if "hostNetwork" in spec
+        ),
+        spoil=each(pod_specs, lambda spec: spec.update(hostNetwork=True, dnsConfig={"options": []})),
+    ),
+    Rule(
         # mpirun takes a host with an address of its own machine for that machine, and starts its ranks in the launcher.
         name="the launcher of MPI is not in the network of a machine, where a worker may be, and all others are",
         cases=[name for name in ALL if name.endswith("everything")],

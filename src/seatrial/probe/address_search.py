@@ -107,8 +107,7 @@ class AddressSearch:
         pod = in_pod(environ)
         if resolv_conf is None:
             resolv_conf = _read("/etc/resolv.conf") if pod else ""
-        # torchrun takes the name of the first host itself, which on the network of a host is none of a pod, and has asked
-        # for it as it is.
+        # torchrun takes the name of the first host itself, which may be that of no pod, and has asked for it as it is.
         as_it_is = (host,) if not pod or _TORCHRUN in environ else ()
         self.names = tuple(dict.fromkeys([*(full_names(host, resolv_conf) if pod else ()), *as_it_is]))
         """The names that are asked for, until one is known."""

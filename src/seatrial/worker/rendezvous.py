@@ -15,6 +15,7 @@ from urllib.parse import urlparse
 from seatrial.environment.flight_recorder import is_wanted, recorder_settings
 from seatrial.errors import RequestError
 from seatrial.files import remove, require_ours
+from seatrial.folders import open_with_links
 from seatrial.worker.meeting_address import in_numbers, uses_agent_store
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def meeting_place(init: str, *, removes: bool) -> Iterator[str]:
     """Yield ``init`` as ``form_world`` takes it: that of a file leads through a descriptor of its folder.
 
     torch opens the file anew for each key and removes it by its path, and who can rename the folder could put another
-    one of this user in its place. Raises RequestError where the folder cannot be opened.
+    one of this user in its place. Raises RequestError where the folder cannot be opened, or a link of another user has
+    led there: torch reads, changes and removes what file has that name.
 
     Args:
         init: As a person gave it.
@@ -46,7 +48,7 @@ def meeting_place(init: str, *, removes: bool) -> Iterator[str]:
     place = urlparse(init)
     folder, name = os.path.split(place.path)
     try:
-        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened, link = open_with_links(folder)
     except OSError as error:
         raise RequestError(
             f"--init {init}: {folder} cannot be opened on {socket.gethostname()} ({error.strerror}); name a new file "
@@ -54,9 +56,11 @@ def meeting_place(init: str, *, removes: bool) -> Iterator[str]:
         ) from error
     path = f"/proc/self/fd/{opened}/{name}"
     try:
+        if link:
+            raise RequestError(f"--init {init}: {link}; name a new file in a folder by its own path.")
         yield place._replace(path=path).geturl()
     finally:
-        if removes:
+        if removes and not link:
             with contextlib.suppress(OSError):
                 remove(path, only_ours=True)
         os.close(opened)

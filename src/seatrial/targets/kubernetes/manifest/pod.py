@@ -39,6 +39,10 @@ _LAUNCHER_RESOURCES: Object = {
     "requests": {"cpu": "250m", "memory": "256Mi"},
     "limits": {"cpu": "2", "memory": "1Gi"},
 }
+_OF_HOSTS: Object = {"options": [{"name": "ndots", "value": "2"}]}
+"""On the network of its host a pod has the name of the host, which Gloo asks for. By default names of fewer than five
+dots are asked for along the search path first: gpu-01.example.org would be Service ``example`` of a namespace ``org``.
+A name with one dot still is, as that of a pod of ours needs it."""
 # The proxies of service meshes would slow the ranks down, or take over their connections. Old releases of Istio read
 # the annotation, new ones the label; its ambient mode has another label, and Linkerd reads an annotation.
 _NO_MESH_LABELS = {"sidecar.istio.io/inject": "false", "istio.io/dataplane-mode": "none"}
@@ -198,7 +202,7 @@ def pod_template(
     # A launcher on the machine of a worker would have its addresses: mpirun would take that worker for its own machine,
     # and start its ranks in the launcher, which has no GPU.
     if workload.host_network and component == "node":
-        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet", "dnsConfig": _OF_HOSTS}
     return {
         "metadata": {
             "labels": {**labels(workload), COMPONENT: component, **_NO_MESH_LABELS},
