@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import socket
 import subprocess
@@ -270,6 +271,32 @@ def test_a_caller_that_stood_still_says_nothing_of_the_other_node(listener: endp
 
     report = asyncio.run(call())
     assert (report["failed"], report["untried"]) == ([], [[1, 1]])
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_a_call_that_the_own_kernel_may_have_dropped_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, dropped: int
+) -> None:
+    """A neighbor can fill the table of connections, without which no call leaves this node."""
+    counted = itertools.count(7, dropped)
+    monkeypatch.setattr(measurement, "untracked", lambda: next(counted))
+
+    async def unanswered(*place: Any, **options: Any) -> endpoint.Reached:
+        return endpoint.Reached(failure="no answer")
+
+    monkeypatch.setattr(measurement, "reach", unanswered)
+    own, peer = (
+        Peer(node=node, machine=str(node), place="", identity=OURS, places=(("data", f"127.0.0.{2 - node}", 2_000),))
+        for node in (0, 1)
+    )
+
+    async def call() -> dict[str, Any]:
+        calls = _Calls({0: None, 1: peer}, own, Params(connect_timeout_s=0.3), "")
+        calls.begun = await calls.run(30.0)
+        return calls.to_json()
+
+    report = asyncio.run(call())
+    assert (report["untried"], len(report["failed"])) == (([[1, 1]], 0) if dropped else ([], 1))
 
 
 def test_a_listener_is_another_one_to_strangers(

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +107,22 @@ def test_a_flood_of_false_calls_is_known_without_cookies(cookies: str, is_crowde
     program = ["unshare", "--net", sys.executable, "-c", _CALLED_BY_NOBODY, cookies]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     assert done.stdout == f"{is_crowded}\n"
+
+
+def test_calls_that_the_table_of_connections_dropped_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user of the machine can fill that table, and the listener never hears of these calls."""
+    table = tmp_path / "nf_conntrack"
+    monkeypatch.setattr(tcp, "_CONNTRACK", str(table))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert tcp.untracked() == 0
+        names = "entries  clashres insert_failed drop early_drop"
+        table.write_text(
+            f"{names}\n0000ffff  00000000 00000001 0000000a 00000003\n0000ffff  00000000 00000001 00000001 0\n"
+        )
+        before = tcp.drops(server)
+        assert before.untracked == 11
+        assert not tcp.drops(server).has_grown(before)
+        table.write_text(
+            f"{names}\n0000ffff  00000000 00000001 0000000a 00000003\n0000ffff  00000000 00000001 00000002 0\n"
+        )
+        assert tcp.drops(server).has_grown(before)

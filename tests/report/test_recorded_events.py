@@ -24,7 +24,7 @@ def test_a_file_that_claims_to_be_empty_is_bounded(monkeypatch: pytest.MonkeyPat
     with pytest.raises(RequestError, match=r"maps is a file of the kernel \(proc\)"):
         read_events([endless])
     # That of a file server may claim it, too.
-    monkeypatch.setattr(files, "_file_system", lambda status: "")
+    monkeypatch.setattr(files, "file_system_of", lambda status: "")
     monkeypatch.setattr(recorded_events, "_MAX_BYTES", 1_000)
     with pytest.raises(RequestError, match=r"/proc/self/maps: more than .* in total"):
         read_events([endless])

@@ -20,6 +20,9 @@ _SYN_COOKIES = "/proc/sys/net/ipv4/tcp_syncookies"
 """Without SYN cookies the kernel drops calls once three quarters of tcp_max_syn_backlog wait for their answer, and only
 ListenDrops counts those."""
 
+_CONNTRACK = "/proc/self/net/stat/nf_conntrack"
+"""A line of names, and one of hexadecimal numbers for each core; in kernels that track connections."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
@@ -80,10 +83,13 @@ class Drops:
     in_network: int
     """Calls at all listening sockets of this network namespace, since too many waited. Without SYN cookies also those
     that were dropped for another reason: a node whose answers are lost may then seem crowded, and nobody is named."""
+    untracked: int
+    """What ``untracked`` returns."""
 
     def has_grown(self, since: Drops) -> bool:
-        """Return whether calls were dropped at this listener, since too many waited."""
-        return self.at_listener > since.at_listener and self.in_network > since.in_network
+        """Return whether calls were dropped at this listener, since too many waited or the table had no place."""
+        is_full = self.at_listener > since.at_listener and self.in_network > since.in_network
+        return is_full or self.untracked > since.untracked
 
 
 def drops(listener: socket.socket) -> Drops:
@@ -98,7 +104,17 @@ def drops(listener: socket.socket) -> Drops:
     with contextlib.suppress(OSError, ValueError), open("/proc/self/net/netstat", encoding="ascii") as file:
         names, numbers = ([*line.split()] for line in file if line.startswith("TcpExt:"))
         in_network = sum(int(numbers[names.index(name)]) for name in counted if name in names)
-    return Drops(at_listener, in_network)
+    return Drops(at_listener, in_network, untracked())
+
+
+def untracked() -> int:
+    """Return how many packets of this network namespace the kernel has dropped so far since its table of connections
+    (conntrack) had no place for another one: any user of a machine can fill it. 0 where that is not known.
+    """
+    with contextlib.suppress(OSError, ValueError), open(_CONNTRACK, encoding="ascii") as file:
+        names, *by_core = (line.split() for line in file)
+        return sum(int(numbers[names.index("drop")], 16) for numbers in by_core)
+    return 0
 
 
 def _sends_cookies() -> bool:

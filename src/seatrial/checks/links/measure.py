@@ -163,16 +163,16 @@ class _RoundOnFabric:
         except UnmetError as error:
             failed = _first_line(error)
         self._begin_transfers(turn)
-        has_answered = False
+        has_answered, before = False, contention.counters()
         try:
             if not failed:
-                before = contention.counters()
                 self._ping(0 if self._context.rank == b else 1, peer)
                 has_answered = True
                 self._exchange(a, b, [a, b])
-                self._report_cpu_share(peer, before)
         except RuntimeError as error:
             failed = _first_line(error)
+        # Also after a failure: one direction may have been measured by then.
+        self._report_cpu_share(peer, before)
         # A peer that has answered had not given up.
         late_s, is_crowded = (0.0, False) if has_answered else (meeting.held_s, self._page.is_crowded)
         unmet = self._late(late_s, failed, is_crowded=is_crowded)

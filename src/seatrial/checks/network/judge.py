@@ -100,7 +100,7 @@ def _untried_lines(seen: Observations, untried: Pairs, no_socket: set[int]) -> I
         if planned[target].bit_count() > 1 and num_tried < sources.bit_count():
             by_most |= 1 << target
             whom = "which most others could not try" if num_tried else "which no other node could try"
-            yield f"connections to {seen.nodes[target].name}, {whom} (perhaps it shared no address)"
+            yield f"connections to {seen.nodes[target].name}, {whom} (perhaps it shared no address, or time was short)"
     left = untried.between(untried.targets, ~by_most)
     for node in sorted(left.targets.keys() | no_socket):
         others = [seen.nodes[target].name for target in numbers_of(left.targets.get(node, 0))]

@@ -20,6 +20,7 @@ from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.checks.network.waits import Waits
 from seatrial.environment.interface_choice import is_free
 from seatrial.probe import host, network
+from seatrial.probe.tcp import untracked
 from seatrial.rank.node_context import NodeContext
 
 Role = str
@@ -216,7 +217,8 @@ class _Calls:
         self._kinds: Counter[tuple[Role, Failure]] = Counter()
         self._until = 0.0
         self._held_up: set[int] = set()
-        """Nodes of which this one knows nothing, since it stood still while it called them."""
+        """Nodes of which this one knows nothing: it stood still while it called them, or its kernel dropped calls."""
+        self._untracked = untracked()
         self.begun: set[int] = set()
 
     async def run(self, timeout_s: float) -> set[int]:
@@ -269,7 +271,8 @@ class _Calls:
                 result = await asyncio.wait_for(reaching, self._until - asyncio.get_running_loop().time())
             except asyncio.TimeoutError:  # one that answers slowly does not take the report of this node
                 result = Reached(failure="silent")
-        if result.failure in _BY_THE_CLOCK and waits.were_long(since):
+        has_lost = result.failure == "no answer" and untracked() > self._untracked
+        if has_lost or (result.failure in _BY_THE_CLOCK and waits.were_long(since)):
             self._held_up.add(peer.node)
         elif result.failure is not None:
             self._failed[role, result.failure, result.passes_bytes].append(peer.node)

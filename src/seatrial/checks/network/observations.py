@@ -102,7 +102,9 @@ def observe(evidence: Evidence) -> Observations:
     position, everybody = {node: at for at, node in enumerate(order)}, bits_of(order)
     # As many ranges as that, of nodes that are not known here too.
     most_ranges = max(len(evidence.nodes), len(listening))
-    crowded, unheard = _crowded(evidence)
+    crowded, unheard, called = _crowded(evidence)
+    # A node that did not come to the end of its calls may have had no core all the time: its kernel takes calls.
+    crowded_out = {"silent": everybody & ~called} if called else {}
     failed: list[Failed] = []
     planned: dict[int, int] = {}
     tried: dict[int, int] = {}
@@ -119,7 +121,11 @@ def observe(evidence: Evidence) -> Observations:
                 source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source), most_ranges
             )
             its_failed = tuple(
-                part for entry in said for part in _without_crowded(entry, crowded[entry.how, entry.role] | unheard)
+                part
+                for entry in said
+                for part in _without_crowded(
+                    entry, crowded[entry.how, entry.role] | unheard | crowded_out.get(entry.how, 0)
+                )
             )
         except (TypeError, ValueError, KeyError):
             continue
@@ -217,9 +223,9 @@ def _few(entries: list[Any], most: int) -> list[Any]:
     return entries
 
 
-def _crowded(evidence: Evidence) -> tuple[Mapping[tuple[str, str], int], int]:
-    """Return (how connections fail, role) -> the nodes whose word about their address of that role explains that, and
-    the nodes of which nobody knows it, all as bits.
+def _crowded(evidence: Evidence) -> tuple[Mapping[tuple[str, str], int], int, int]:
+    """Return (how connections fail, role) -> the nodes whose word about their address of that role explains that, the
+    nodes of which nobody knows it, and those that have made their calls, all as bits.
 
     These have made their calls and did not answer in the last stage, as others did: a user may keep a node busy. Where
     no node was asked, as in a trial that ended early, what they said after their calls counts.
@@ -234,7 +240,7 @@ def _crowded(evidence: Evidence) -> tuple[Mapping[tuple[str, str], int], int]:
         for how in _EXCUSED.get(fact.name, ()) if isinstance(fact.value, list) else ():
             for role in ROLES:
                 crowded[how, role] |= (role in fact.value) << node
-    return crowded, called & ~asked if asked else 0
+    return crowded, called & ~asked if asked else 0, called
 
 
 def _without_crowded(entry: Failed, crowded: int) -> Iterator[Failed]:
