@@ -95,6 +95,20 @@ def test_a_list_of_hosts_of_a_colleague_is_read_behind_that_ones_link(tmp_path: 
 
 
 @pytest.mark.parametrize("read", READ)
+def test_a_link_of_any_other_in_a_container_of_a_user(
+    read: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows those of root and of all others as 65534's."""
+    monkeypatch.setattr(start, "_has_own_numbers", lambda: True)
+    monkeypatch.setattr(start, "_is_below_open", lambda path: False)
+    (secret := tmp_path / "token").write_text("hf_secret")
+    (link := tmp_path / "hosts").symlink_to(secret)
+    os.chown(link, start.NOBODY, start.NOBODY, follow_symlinks=False)
+    with pytest.raises(RequestError, match=f"{link} is a link of user {start.NOBODY}"):
+        read(link)
+
+
+@pytest.mark.parametrize("read", READ)
 def test_a_file_system_of_another_user_on_the_way_is_not_asked(
     read: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
