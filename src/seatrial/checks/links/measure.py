@@ -163,7 +163,8 @@ class _RoundOnFabric:
         except UnmetError as error:
             failed = _first_line(error)
         self._begin_transfers(turn)
-        has_answered, before = False, contention.counters()
+        # Without a group nothing is measured, and no time has passed by which a share could be divided.
+        has_answered, before = False, {} if failed else contention.counters()
         try:
             if not failed:
                 self._ping(0 if self._context.rank == b else 1, peer)

@@ -99,9 +99,10 @@ def _count(context: NodeContext) -> None:
     calls are over.
     """
     endpoint: Endpoint | None = context.kept.get("endpoint")
+    found = {"crowded": endpoint.crowded(), "kept_waiting": endpoint.kept_waiting()} if endpoint is not None else {}
     for name in ("crowded", "kept_waiting"):
-        found: set[tuple[str, int]] = getattr(endpoint, name)() if endpoint is not None else set()
-        roles = [role for role, address, port in context.kept.get("places", ()) if (address, port) in found]
+        at = found.get(name, set())
+        roles = [role for role, address, port in context.kept.get("places", ()) if (address, port) in at]
         context.fact(name, roles)
 
 
