@@ -94,3 +94,13 @@ def test_on_one_machine_nobody_has_left_out_the_network() -> None:
 
 def test_only_takes_checks_that_the_level_lacks() -> None:
     assert job(ALONE, None, 2, "--only", "links").plan.checks == ("links",)
+
+
+def test_nodes_of_one_machine_are_one_to_a_check_of_machines() -> None:
+    nobody = Identity(launcher="", level="none")
+    for words, has in (
+        (["--nodes", "3"], "all 3 nodes of this job are one"),
+        ([], "this job has 1"),
+    ):
+        with pytest.raises(RequestError, match=f"network needs at least 2 machines, and {has}"):
+            job(nobody, None, 1, "--only", "network", *words)

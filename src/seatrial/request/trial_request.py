@@ -97,7 +97,7 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
     )
     planted = planted_faults(os.environ)
     on_one_machine = external_launcher.is_on_one_machine(identity) if rendezvous else target_request.target == "local"
-    plan = _about_these_nodes(plan, 1 if on_one_machine else placement.nodes)
+    plan = _about_these_nodes(plan, placement.nodes, on_one_machine=on_one_machine)
     if request.evidence and placement.device == "cpu" and TARGETS[target_request.target].conducts_remotely:
         raise RequestError(
             f"--evidence {request.evidence[0]}: the pods use CPUs, so that their trial leaves the check"
@@ -128,17 +128,19 @@ def job_of(request: TrialRequest, identity: Identity, rendezvous: Rendezvous | N
     return job, placement.words
 
 
-def _about_these_nodes(plan: Plan, num_nodes: int) -> Plan:
-    """Return the plan without checks that are about more nodes, as if it had never named them.
+def _about_these_nodes(plan: Plan, num_nodes: int, *, on_one_machine: bool) -> Plan:
+    """Return the plan without checks that are about more machines, as if it had never named them.
 
     Raises RequestError where none is left.
     """
     needed = {name: registry.load(name).min_nodes for name in (*plan.checks, *plan.not_asked)}
-    names = [name for name, min_nodes in needed.items() if min_nodes > num_nodes]
+    num_machines = 1 if on_one_machine else num_nodes
+    names = [name for name, min_nodes in needed.items() if min_nodes > num_machines]
     left = _never_named(plan, names)
     if not left.checks:
         name = plan.checks[0]
-        raise RequestError(f"{name} needs at least {needed[name]} nodes, and this job has {num_nodes}.")
+        has = f"all {num_nodes} nodes of this job are one" if num_nodes > num_machines else f"this job has {num_machines}"
+        raise RequestError(f"{name} needs at least {needed[name]} machines, and {has}.")
     return left
 
 
