@@ -139,7 +139,8 @@ def _about_these_nodes(plan: Plan, num_nodes: int, *, on_one_machine: bool) -> P
     left = _never_named(plan, names)
     if not left.checks:
         name = plan.checks[0]
-        has = f"all {num_nodes} nodes of this job are one" if num_nodes > num_machines else f"this job has {num_machines}"
+        all_on_one = f"all {num_nodes} nodes of this job are one"
+        has = all_on_one if num_nodes > num_machines else f"this job has {num_machines}"
         raise RequestError(f"{name} needs at least {needed[name]} machines, and {has}.")
     return left
 
