@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -13,6 +14,9 @@ import pytest
 from neighbor_mount import NEIGHBOR, mounted
 
 from seatrial import folders, start
+from seatrial.checks.storage import tokens
+from seatrial.errors import RequestError
+from seatrial.training.data import dataset_files
 
 
 def _use(places: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +152,26 @@ def test_a_passing_file_leaves_no_folder_and_takes_none_of_ours(
         made.mkdir(parents=True)
     assert made.is_dir()
     assert [*(tmp_path / "moved").iterdir()] == []
+
+
+def test_a_host_whose_places_are_all_full_keeps_a_check_and_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbors can fill them; the folder in which the user types is sound all the same."""
+
+    def full() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert tokens.candidate_folders(None) == (str(tmp_path), "/tmp")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
+    assert tokens.candidate_folders(None) == (str(tmp_path), str(tmp_path / "full"))
+    monkeypatch.setattr(folders, "TEMPORARY", ())
+    with pytest.raises(folders.NotPrivateError, match="full: No such file or directory"):
+        folders.new_temporary_folder()
+    assert dataset_files.make_default_folder({"HOME": str(tmp_path)}) == tmp_path / ".cache" / "seatrial" / "data"
+    monkeypatch.setattr(dataset_files, "cache_folder", lambda environ: "")
+    with pytest.raises(RequestError, match="name a directory with --data"):
+        dataset_files.make_default_folder({})

@@ -287,6 +287,14 @@ def exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
     return "", open_to, status
 
 
+def temporary_place() -> str:
+    """Return the folder of temporary files, also where none takes a file: neighbors can fill ``/tmp``, and a caller has
+    other places, or says why it cannot write to this one."""
+    with contextlib.suppress(FileNotFoundError):
+        return tempfile.gettempdir()
+    return os.environ.get("TMPDIR") or TEMPORARY[0]
+
+
 def own_temporary_folder() -> str:
     """Return this user's folder among the temporary files, made if need be; no name on its way is a link.
 
@@ -373,7 +381,7 @@ def _is_kept(folder: str, fd: int) -> bool:
 
 
 def _places() -> tuple[str, ...]:
-    return (tempfile.gettempdir(), *TEMPORARY)
+    return (temporary_place(), *TEMPORARY)
 
 
 def _temporary_folder(name: str, places: Iterable[str]) -> str:

@@ -14,13 +14,13 @@ import itertools
 import os
 import re
 import stat
-import tempfile
 import weakref
 from collections.abc import Collection, Mapping
 from typing import TypeGuard
 
 from seatrial import files
 from seatrial.environment.working_folder import typed_folder
+from seatrial.folders import temporary_place
 from seatrial.rank.meeting import MeetingError
 from seatrial.start import ForeignError
 
@@ -68,7 +68,7 @@ def candidate_folders(folder: str | None) -> tuple[str, ...]:
     folders = []
     with contextlib.suppress(OSError):  # the working folder may have been removed
         folders.append(typed_folder())
-    return (*folders, tempfile.gettempdir())
+    return (*folders, temporary_place())
 
 
 class Token:

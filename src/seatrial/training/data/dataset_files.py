@@ -7,13 +7,12 @@ import os
 import shlex
 import socket
 import stat
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import RequestError
 from seatrial.files import has_entry, status_behind_links
-from seatrial.folders import cache_folder, make_private, own_folder_name, require_private
+from seatrial.folders import cache_folder, make_private, own_folder_name, require_private, temporary_place
 from seatrial.training.data import cifar
 from seatrial.training.data.data_file import is_folder
 from seatrial.training.data.datasets import DATASETS
@@ -52,7 +51,7 @@ def make_default_folder(environ: Mapping[str, str]) -> Path:
 
 
 def _temporary_folder() -> Path:
-    return Path(tempfile.gettempdir(), own_folder_name())
+    return Path(temporary_place(), own_folder_name())
 
 
 @contextlib.contextmanager
