@@ -67,12 +67,13 @@ class Bundle:
 def write_bundle(file: Path) -> Bundle:
     """Write the bundle to ``file``, completely or not at all. Raises RequestError when that fails."""
     try:
-        if not file.parent.is_dir():
-            raise RequestError(f"{file}: there is no folder {file.parent}; create it or give another path.")
-        content = bundle()
-        # In a folder such as /tmp others may have put a link there, or a file that they can still change.
-        folder = open_above(file)
         try:
+            # In a folder such as /tmp others may have put a link there, or a file that they can still change.
+            folder = open_above(file)
+        except (FileNotFoundError, NotADirectoryError):
+            raise RequestError(f"{file}: there is no folder {file.parent}; create it or give another path.") from None
+        try:
+            content = bundle()
             write_atomically(Path(f"/proc/self/fd/{folder}", file.name), content, mode=0o777, only_ours=True)
         finally:
             os.close(folder)

@@ -36,6 +36,7 @@ from seatrial.start import (
     mount_of,
     mounted_by,
     open_again,
+    open_named_folder,
     owner_of_new_files,
     owns,
     reached,
@@ -373,10 +374,9 @@ def remove(path: str | os.PathLike[str], *, run_folder: bool = False, only_ours:
         os.unlink(name, dir_fd=folder)
 
 
-def rename_durably(source: Path, target: Path, *, run_folder: bool = False) -> None:
-    """Rename a file to another name in the same folder, and write the folder to the disk. ``run_folder``: as in
-    ``create``."""
-    with _folder(target, run_folder) as (folder, name):
+def rename_durably(source: Path, target: Path) -> None:
+    """Rename a file to another name in the same folder, and write the folder to the disk."""
+    with _folder(target, False) as (folder, name):
         os.replace(source.name, name, src_dir_fd=folder, dst_dir_fd=folder)
         os.fsync(folder)
 
@@ -416,7 +416,7 @@ def _folder(path: str | os.PathLike[str], run_folder: bool) -> Iterator[tuple[in
 
 def open_run_folder(path: str) -> int:
     above, name = os.path.split(path)
-    folder = os.open(above or os.curdir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = open_named_folder(above or os.curdir)
     try:
         looked_at = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:

@@ -21,7 +21,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from seatrial.files import has_entry, open_run_folder, umask_of_process
-from seatrial.start import ForeignError, mounted_by, status_of, trusted_users, user_outside, way_to, without_links
+from seatrial.start import (
+    ForeignError,
+    mounted_by,
+    open_named_folder,
+    status_of,
+    trusted_users,
+    user_outside,
+    way_to,
+    without_links,
+)
 
 TEMPORARY = ("/tmp", "/var/tmp")
 """Where a host keeps temporary files, besides TMPDIR."""
@@ -48,8 +57,13 @@ def make_folder(folder: str | os.PathLike[str]) -> None:
     files there does not know of it.
     """
     umask = umask_of_process()
-    os.mkdir(folder, 0o777 & ~umask)
-    fd = open_run_folder(os.fspath(folder))
+    above, name = os.path.split(os.fspath(folder))
+    place = open_named_folder(above or os.curdir)
+    try:
+        os.mkdir(name, 0o777 & ~umask, dir_fd=place)
+        fd = open_run_folder(f"/proc/self/fd/{place}/{name}")
+    finally:
+        os.close(place)
     try:
         try:
             acl = os.getxattr(fd, _DEFAULT_ACL)
@@ -72,7 +86,7 @@ def make_folders(folder: str | os.PathLike[str]) -> None:
     """Make a folder and those above it, as ``make_folder`` does, unless they exist; a link to a folder will do."""
     path = Path(folder)
     with contextlib.suppress(FileNotFoundError):
-        os.close(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        os.close(open_named_folder(path))
         return
     if path != path.parent:
         make_folders(path.parent)
@@ -208,7 +222,7 @@ def open_judged(folder: str | os.PathLike[str]) -> tuple[int, str]:
 
     It is opened first. So who exchanges it while its way is judged is found out, and the caller has no second look.
     """
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_named_folder(folder)
     try:
         exchanged_by, _, last = exchanges(folder)
         if not exchanged_by and not os.path.samestat(last, os.fstat(fd)):
@@ -223,7 +237,7 @@ def open_with_links(folder: str | os.PathLike[str]) -> tuple[int, str]:
 
     Raises OSError where it cannot be opened.
     """
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = open_named_folder(folder)
     return fd, leading_link(folder, fd)
 
 

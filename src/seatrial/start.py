@@ -55,6 +55,7 @@ _SEARCHED = {
     "LD_PRELOAD": "[: ]",
 }
 """Variable that says where programs, libraries or modules are -> what separates its entries, as a pattern."""
+_BY_DESCRIPTOR = re.compile(r"/proc/self/fd/\d+(?=/|\Z)")
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?:/|\Z)")
 
 
@@ -202,11 +203,15 @@ def _read(part: str) -> bytes:
         # waited for, and a device never ends.
         folder, name = os.path.split(part)
         above, folder = os.path.split(folder)
-        with reached(os.path.join(folder, name), above or ".") as fd:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise _refusal(f"{part} is no regular file; others have changed that folder, so name another one")
-            with open(open_again(fd, os.O_RDONLY), "rb") as file:
-                return file.read(_MOST_BYTES)
+        opened = open_named_folder(above or ".")
+        try:
+            with reached(os.path.join(folder, name), f"/proc/self/fd/{opened}") as fd:
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise _refusal(f"{part} is no regular file; others have changed that folder, so name another one")
+                with open(open_again(fd, os.O_RDONLY), "rb") as file:
+                    return file.read(_MOST_BYTES)
+        finally:
+            os.close(opened)
     except OSError as error:
         reason = error.strerror
         raise _refusal(f"{part} cannot be read here ({reason}); all nodes must see it at the same path") from None
@@ -364,6 +369,58 @@ def reached(name: str, start: str) -> "Iterator[int]":
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+def open_named_folder(path: "str | os.PathLike[str]") -> int:
+    """Open (O_PATH) a folder that a person or a default has named, links followed.
+
+    A file system of another user is asked where the names and links that lead to it are those of root and this user, in
+    folders in which no other can make names, and where the working folder, or that of a descriptor
+    (``/proc/self/fd/N``), lies on it. Raises ForeignError for any other before anything could wait, and PermissionError
+    for a link of another user in a folder in which all users can make some, as most kernels do (fs.protected_symlinks).
+    """
+    path = os.fspath(path)
+    if not path:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    begun = _BY_DESCRIPTOR.match(path)
+    start = begun.group() if begun else "/" if os.path.isabs(path) else os.curdir
+    names = path[begun.end() :] if begun else path
+    if not _names_of(names):
+        return os.open(start, _UNASKED_FOLDER)
+    opened = -1
+    try:
+        for fd, is_last in _own_way(names, start):
+            if is_last:
+                before, opened = opened, os.dup(fd)
+                if before >= 0:
+                    os.close(before)
+        if not stat.S_ISDIR(os.fstat(opened).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    except BaseException:
+        if opened >= 0:
+            os.close(opened)
+        raise
+    return opened
+
+
+def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
+    """Yield the descriptors of ``way_to``, and whether each is the last. Raises as ``open_named_folder`` does."""
+    entered = set[int]()
+    is_theirs, mode, owner = False, 0, 0
+    for place, fd, user, is_last in way_to(names, start):
+        if entered and user not in entered and (is_theirs or mode & 0o022):
+            raise ForeignError(ascii(place)[1:-1], user)
+        entered |= {0, user}
+        status = os.fstat(fd)
+        is_foreign = user != 0 or status.st_uid not in trusted_users(place)
+        if not stat.S_ISLNK(status.st_mode):
+            mode, owner = status.st_mode, status.st_uid
+            is_foreign = is_foreign or (mode & 0o022 != 0 and not mode & stat.S_ISVTX)
+        elif is_foreign and mode & stat.S_ISVTX and mode & stat.S_IWOTH and owner != status.st_uid:
+            words = f"is a link of user {status.st_uid}, in a folder where all users can make links"
+            raise PermissionError(errno.EACCES, f"{ascii(place)[1:-1]} {words}", place)
+        is_theirs = is_theirs or is_foreign
+        yield fd, is_last
 
 
 def open_again(looked_at: int, access: int) -> int:

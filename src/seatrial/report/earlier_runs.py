@@ -16,6 +16,7 @@ from seatrial.judge.conclude import Conclusion, conclude
 from seatrial.report.disturbance import cpu_shortage
 from seatrial.report.plan_of_runs import refuse_unlike
 from seatrial.report.recorded_events import event_files, read_events
+from seatrial.start import open_named_folder
 
 _RUN = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
 _MOST_NAMES = 2000
@@ -37,12 +38,17 @@ def runs_for_limits(conclusion: Conclusion, folder: Path) -> list[Path]:
     found: list[Path] = []
     bytes_left = _MOST_BYTES
     with contextlib.suppress(OSError):
-        for other in islice(_own_runs(folder), _MOST_RUNS):
-            size = sum(max(_FILE_BYTES, status.st_size) for status in event_files(other, other.parent).values())
-            if 0 < size <= bytes_left:
-                bytes_left -= size
-                if _is_such(conclusion, other):
-                    found.append(other)
+        opened = open_named_folder(folder.parent)
+        try:
+            # Another user may exchange the folder of all runs meanwhile.
+            for other in islice(_own_runs(Path(f"/proc/self/fd/{opened}", folder.name)), _MOST_RUNS):
+                size = sum(max(_FILE_BYTES, status.st_size) for status in event_files(other, other.parent).values())
+                if 0 < size <= bytes_left:
+                    bytes_left -= size
+                    if _is_such(conclusion, other):
+                        found.append(folder.parent / other.name)
+        finally:
+            os.close(opened)
     return found[::-1]
 
 

@@ -111,13 +111,13 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
         try:
             write_atomically(way / _LATEST, _encoded(texts[_DOCUMENT]))
         except OSError as error:
-            return replace(written, not_copied=_not_copied(written.latest, error))
+            return replace(written, not_copied=_not_copied(written.latest, way, error))
     return written
 
 
-def _not_copied(path: Path, error: OSError) -> str:
+def _not_copied(path: Path, way: Path, error: OSError) -> str:
     try:
-        status = status_of_entry(path)
+        status = status_of_entry(way / path.name)
         there = f", and what lies there is {kind_of(status)} of user {status.st_uid}"
     except ForeignError as foreign:
         there = f": {foreign.strerror}"

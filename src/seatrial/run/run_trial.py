@@ -26,6 +26,7 @@ from seatrial.run.external_launcher import Rendezvous, warn_unprotected
 from seatrial.run.handed_files import events_of
 from seatrial.run.record import Recorder, new_folder
 from seatrial.run.run_program import process_count
+from seatrial.start import open_named_folder
 from seatrial.targets.job import Job
 from seatrial.util.streams import print_status, print_status_lines
 
@@ -110,9 +111,14 @@ def run_trial(
 def _remove(folder: Path, events: Path) -> None:
     """Remove the folder of a run that holds nothing but our own events; what a launcher wrote stays."""
     with contextlib.suppress(OSError):
-        if names_in(folder, folder.parent) == [events.name]:
-            remove(events, run_folder=True)
-            folder.rmdir()
+        above = open_named_folder(folder.parent)
+        try:
+            way = Path(f"/proc/self/fd/{above}", folder.name)
+            if names_in(way, way.parent) == [events.name]:
+                remove(way / events.name, run_folder=True)
+                os.rmdir(folder.name, dir_fd=above)
+        finally:
+            os.close(above)
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from seatrial.agent.disk_question import DiskQuestion
-from seatrial.files import has_entry, open_to_read, rename_durably
+from seatrial.files import has_entry, open_run_folder, open_to_read, rename_durably
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.processes import LAST_ANSWER_S
 from seatrial.util.disk_writer import DiskWriter, WrittenFile
@@ -157,5 +158,10 @@ def _read(path: Path, start: int, max_bytes: int) -> bytes:
 
 
 def _put_aside(path: Path) -> None:
-    free = (path.with_suffix(f".{number}.log") for number in itertools.count(1))
-    rename_durably(path, next(other for other in free if not has_entry(other)), run_folder=True)
+    folder = open_run_folder(str(path.parent))
+    try:
+        way = Path(f"/proc/self/fd/{folder}", path.name)
+        free = (way.with_suffix(f".{number}.log") for number in itertools.count(1))
+        rename_durably(way, next(other for other in free if not has_entry(other)))
+    finally:
+        os.close(folder)

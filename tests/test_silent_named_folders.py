@@ -1,0 +1,150 @@
+"""A folder that is named, also by a default: nothing waits where a neighbor has put a mount or a link at its name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from neighbor_mount import NEIGHBOR, mounted, mounted_and_unasked
+
+from seatrial import start
+from seatrial.bundle import write_bundle
+from seatrial.errors import RequestError
+from seatrial.folders import make_folder, open_above, open_judged, open_with_links
+from seatrial.judge.conclude import conclude
+from seatrial.report.earlier_runs import runs_for_limits
+from seatrial.report.recorded_events import RECORD
+from seatrial.report.write import write_reports, write_somewhere
+from seatrial.run import run_trial
+from seatrial.run.record import Recorder, new_folder
+from seatrial.targets.kubernetes import log_copies
+from seatrial.training.checkpoint import CheckpointFolder
+from seatrial.training.profile import StepProfile
+from seatrial.worker.rendezvous import meeting_place
+from seatrial.worker.train_log import EpochLog
+
+pytestmark = pytest.mark.root
+_SAYS = f"is on a file system of user {NEIGHBOR}, who decides what it shows"
+
+
+def _meet(folder: Path) -> None:
+    with meeting_place(f"file://{folder.absolute()}/meet", removes=False):
+        pass
+
+
+_USES: dict[str, Callable[[Path], Any]] = {
+    "--out": new_folder,
+    "reports": lambda folder: write_reports(conclude([]), folder),
+    "checkpoints": lambda folder: CheckpointFolder(folder).newest(),
+    "--log": lambda folder: EpochLog(folder / "log", None, continued=False),
+    "--profile": lambda folder: StepProfile(folder / "trace", torch.device("cpu")),
+    "--init": _meet,
+    "bundle": lambda folder: write_bundle(folder / "seatrial.pyz"),
+    "a new folder": lambda folder: make_folder(folder / "new"),
+    "open_above": lambda folder: open_above(folder / "file"),
+    "open_judged": open_judged,
+    "open_with_links": open_with_links,
+}
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    (theirs := tmp_path / "theirs").mkdir()
+    return theirs
+
+
+def _plant(link: Path, target: Path) -> None:
+    link.symlink_to(target)
+    os.chown(link, NEIGHBOR, NEIGHBOR, follow_symlinks=False)
+
+
+@pytest.mark.parametrize("use", _USES)
+def test_nothing_is_asked_behind_a_link_of_a_neighbor(
+    use: str, theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _plant(tmp_path / "named", theirs / "sub")
+    with mounted_and_unasked(theirs), pytest.raises((OSError, RequestError), match=f"{theirs} {_SAYS}"):
+        _USES[use](Path("named"))
+
+
+@pytest.mark.parametrize("owner", [0, NEIGHBOR])
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777])
+def test_a_mount_in_a_folder_of_others_is_not_asked(
+    owner: int, mode: int, theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(mode)
+    os.chown(tmp_path, owner, owner)
+    monkeypatch.chdir(tmp_path)
+    is_shared = owner == NEIGHBOR or mode != 0o755
+    with (
+        mounted_and_unasked(theirs) if is_shared else mounted(theirs, shown_owner=NEIGHBOR, name="file"),
+        pytest.raises(OSError, match=_SAYS) if is_shared else contextlib.nullcontext(),
+    ):
+        for named in (theirs, theirs.name):
+            os.close(start.open_named_folder(named))
+
+
+def test_no_link_of_a_neighbor_is_followed_where_all_can_make_some(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "own").symlink_to("ours")
+    os.close(start.open_named_folder(tmp_path / "own"))
+    _plant(tmp_path / "link", tmp_path / "ours")
+    with pytest.raises(PermissionError, match=f"link is a link of user {NEIGHBOR}, in a folder where all users can"):
+        start.open_named_folder(tmp_path / "link")
+    # They have made the folder for their own users.
+    os.chown(tmp_path, NEIGHBOR, NEIGHBOR)
+    os.close(start.open_named_folder(tmp_path / "link"))
+
+
+@pytest.mark.parametrize("name", ["theirs", "link", "above/theirs"])
+def test_a_mount_that_the_user_has_chosen_is_used(
+    name: str, theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a name and links of root or this user in folders of theirs, such as a disk that a service has mounted."""
+    (tmp_path / "link").symlink_to(theirs)
+    (tmp_path / "above").symlink_to(".")
+    with mounted(theirs, shown_owner=NEIGHBOR, name="file"):
+        monkeypatch.chdir(tmp_path)
+        for folder in (tmp_path / name, Path(name)):
+            opened = start.open_named_folder(folder)
+            assert os.fstat(opened).st_uid == NEIGHBOR
+            os.close(opened)
+        # Who works there has chosen it, whoever could have put it there.
+        tmp_path.chmod(0o777)
+        monkeypatch.chdir(theirs)
+        for folder in (Path("."), Path("../theirs")):
+            os.close(start.open_named_folder(folder))
+        with pytest.raises(OSError, match=_SAYS):
+            start.open_named_folder(tmp_path / name)
+
+
+def test_an_out_that_is_exchanged_during_a_trial_costs_no_verdict(tmp_path: Path, theirs: Path) -> None:
+    """A neighbor who can rename it puts a link there: the events are noted, and the report goes elsewhere."""
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o777)
+    out = shared / "reports"
+    run, folder = new_folder(out)
+    recorder = Recorder(run, folder)
+    out.rename(shared / "moved")
+    _plant(out, theirs / "sub")
+    with mounted_and_unasked(theirs):
+        recorder.close()
+        assert runs_for_limits(conclude([]), folder) == []
+        with pytest.raises(OSError, match=_SAYS):
+            log_copies._put_aside(folder / "pod.log")
+        with pytest.raises(SystemExit):
+            start._read(str(folder / "seatrial.pyz"))
+        written, problem = write_somewhere(conclude([]), out, "")
+        recorder.note("noted")
+        run_trial._remove(folder, folder / RECORD)
+    assert written is not None
+    assert written.document.exists()
+    assert problem.startswith(f"--out {out}: the report cannot be written there ({theirs} {_SAYS})")
+    assert (shared / "moved" / run / RECORD).exists()
