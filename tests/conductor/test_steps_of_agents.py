@@ -13,8 +13,10 @@ from event_streams import event_of
 
 from seatrial.conductor.config import State
 from seatrial.conductor.steps import StepPlan
+from seatrial.conductor.trial_conductor import TrialConductor
 from seatrial.judge.blame import blame
-from seatrial.judge.fold import fold
+from seatrial.judge.conclude import evidence_of
+from seatrial.judge.fold import evidence_so_far, fold
 
 OF_AGENTS = (
     StepPlan(check="network", scope="agents", stage="listen", last_stage=False, timeout_s=20.0),
@@ -96,6 +98,25 @@ def test_all_nodes_take_part_in_a_round_after_what_excuses() -> None:
 def test_a_round_that_brings_nothing_is_not_repeated() -> None:
     record = run(next_round=lambda check, events: ((), {"interface": "eth1"}) if check == "network" else None)
     assert record.steps(0)[:4] == [*NAMES, ("network", "round 1"), ("compute", "measure")]
+
+
+def test_the_interface_that_a_check_chose_is_on_record() -> None:
+    """By this the judge knows what the ranks used: a node may say something else at the end."""
+    asked: list[list[str]] = []
+
+    def fails(check: str, events: list[dict[str, Any]]) -> bool:
+        asked.append([check, evidence_so_far(check, events).interface])
+        return False
+
+    fleet = SimulatedFleet(nodes=3, steps=(*OF_AGENTS, *STEPS), fails=fails)
+    fleet.config = replace(fleet.config, interface=lambda check, events: "eth1" if check == "network" else "")
+    fleet.conductor = TrialConductor(fleet.config, fleet.now)
+    record = fleet.run()
+    assert [(event["check"], event["name"]) for event in record.of("interface")] == [("network", "eth1")]
+    assert asked == [["network", "eth1"]]
+    assert fold(record.events).interfaces == {"network": "eth1"}
+    assert evidence_of(fold(record.events), "network").interface == "eth1"
+    assert record.of("interface")[0]["src"] == "conductor"
 
 
 @pytest.mark.parametrize(

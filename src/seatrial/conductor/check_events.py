@@ -6,7 +6,7 @@ from collections import Counter, deque
 from typing import Any, cast
 
 from seatrial.conductor.origin import brief
-from seatrial.protocol.events import GenerationEvent, RankEvent, StepEvent
+from seatrial.protocol.events import GenerationEvent, InterfaceEvent, RankEvent, StepEvent
 
 _MOST_VALUES = 100_000
 """Values in the newest measurements and facts of all ranks of one host, by which a check is asked how it goes on: it
@@ -22,8 +22,8 @@ class CheckEvents:
     """The events of the current check."""
 
     def __init__(self) -> None:
-        self._steps: list[dict[str, Any]] = []
-        """The generation, and the steps of the check."""
+        self._own: list[dict[str, Any]] = []
+        """Those of the conductor: the generation, and what the check was asked and chose."""
         self._entries: dict[str, deque[tuple[dict[str, Any], int]]] = {}
         """Source -> the events with its newest measurements and facts, and the values in each."""
         self._num_values = Counter[str]()
@@ -31,13 +31,13 @@ class CheckEvents:
 
     def begin(self, generation: GenerationEvent) -> None:
         """Begin another check, in that generation."""
-        self._steps = [cast("dict[str, Any]", generation)]
+        self._own = [cast("dict[str, Any]", generation)]
         self._entries.clear()
         self._num_values.clear()
 
-    def add_step(self, event: StepEvent) -> None:
-        """Keep a step of the check."""
-        self._steps.append(cast("dict[str, Any]", event))
+    def add_own(self, event: StepEvent | InterfaceEvent) -> None:
+        """Keep an event of the conductor: a step of the check, or the interface that it chose."""
+        self._own.append(cast("dict[str, Any]", event))
 
     def add_entries(self, event: dict[str, Any], num_ranks: int) -> None:
         """Keep measurements or facts. ``num_ranks``: on the host of their source.
@@ -56,7 +56,7 @@ class CheckEvents:
 
     def all(self) -> list[dict[str, Any]]:
         """Return all that are kept."""
-        return [*self._steps, *(event for kept in self._entries.values() for event, _ in kept)]
+        return [*self._own, *(event for kept in self._entries.values() for event, _ in kept)]
 
 
 def require_few_values(event: RankEvent) -> None:

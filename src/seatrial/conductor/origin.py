@@ -16,7 +16,7 @@ _MOST_LAST_LINES, _MOST_LINE_CHARS = 40, 500
 MAX_STACK_CHARS = 1 << 16
 """Characters of a stack that are kept; an agent sends at most 48 KiB."""
 CONTROLLERS_KINDS = frozenset(
-    ("run", "generation", "step", "step_end", "trouble", "interrupted", "outcome", "handed", "slurm_nodes")
+    ("run", "generation", "step", "step_end", "interface", "trouble", "interrupted", "outcome", "handed", "slurm_nodes")
 )
 """Events that only the controller writes: by them it says how the run went."""
 

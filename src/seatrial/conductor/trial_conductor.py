@@ -28,6 +28,7 @@ from seatrial.protocol.events import (
     Event,
     ExitEvent,
     GenerationEvent,
+    InterfaceEvent,
     NodeDoneEvent,
     NoteEvent,
     RankEvent,
@@ -170,7 +171,7 @@ class TrialConductor(BaseConductor):
         self._hang_detector.begin(asked, until, now, together=together, cut_short=cut_short)
         event = self._step_event(step, timeout_s, list(asked))
         self._record(event)
-        self._check_events.add_step(event)
+        self._check_events.add_own(event)
         given = self._given(step)
         for node, ranks in self._by_node(asked).items():
             command = StepCommand(
@@ -248,9 +249,12 @@ class TrialConductor(BaseConductor):
         if to_come and to_come[0].check == step.check:
             self._next_step(now)
             return
-        events = self._check_events.all()
-        self._interface = self._config.interface(step.check, events) or self._interface
-        if not step.watches and self._config.fails(step.check, events):
+        if chosen := self._config.interface(step.check, self._check_events.all()):
+            self._interface = chosen
+            event = InterfaceEvent(kind="interface", gen=self._generation, check=step.check, name=chosen)
+            self._record(event)
+            self._check_events.add_own(event)
+        if not step.watches and self._config.fails(step.check, self._check_events.all()):
             kept, left_out = without_network(self._plan, self._at + 1)
             self._plan = list(kept)
             if left_out:
@@ -344,8 +348,8 @@ class TrialConductor(BaseConductor):
         # The others get it within a command, which must not be nested deeper than any.
         if not (isinstance(share, list) and plain(share, _DEEPEST_SHARE) and len(json.dumps(share)) <= _MAX_NODE_BYTES):
             raise ValueError(f"node {node} shares no plain list, or more than {_MAX_NODE_BYTES} bytes")
-        if event["share"]:
-            self._shared[str(node)] = event["share"]
+        if share or str(node) not in self._shared:  # one that shares nothing stays among them, as nobody reached it
+            self._shared[str(node)] = share
         self._awaited.discard(node)
         self._go_on(now)
 

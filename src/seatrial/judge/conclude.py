@@ -160,6 +160,7 @@ def evidence_of(trial: Trial, check: str) -> Evidence:
         backend=trial.backend,
         device_type=trial.device_type,
         rounds=trial.rounds.get(check, {}),
+        interface=trial.interfaces.get(check, ""),
         places_of_nodes=trial.places_of_nodes,
         nodes={
             node: trial.host_name(node) for node in sorted({node for step in steps for node in step.nodes} - nodes_late)

@@ -104,6 +104,8 @@ class Reader:
         self._asked: dict[tuple[int, int], dict[str, frozenset[int]]] = {}
         """The ``ranks`` and ``nodes`` that were asked for each step."""
         self.step_ends: dict[tuple[int, int], tuple[Outcome, float]] = {}
+        self.interfaces: dict[str, str] = {}
+        """Check of agents -> the network interface that the conductor had the ranks use by it."""
         self.done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         self.nodes_done: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         """(generation, step) -> nodes that carried it out."""
@@ -188,7 +190,7 @@ class Reader:
                 self._trouble(fields.whole(event, "order"), event)
             elif kind in ("step", "step_end") and src == "conductor":
                 self.add_step(kind, event)
-            elif kind in ("run", "generation", "trouble", "interrupted") and src == "conductor":
+            elif kind in ("run", "generation", "interface", "trouble", "interrupted") and src == "conductor":
                 self._from_conductor(kind, seq, event)
             else:
                 raise DamageError("unknown kind, or not allowed from this source")
@@ -374,6 +376,8 @@ class Reader:
             self.interrupted = self.interrupted or (fields.text(event, "by") or "unknown", seq)
         elif kind == "generation":
             self.add_generation(event)
+        elif kind == "interface":
+            self.add_interface(event)
         else:
             self._trouble(seq, event)
 
@@ -388,6 +392,14 @@ class Reader:
             raise DamageError("sent twice")
         self.generations[generation] = {row[0]: (row[1], row[2]) for row in placed}
         self.places_of_nodes = places
+
+    def add_interface(self, event: Event) -> None:
+        """Add what a check had the ranks use. Raises DamageError."""
+        fields.generation(event)
+        check, name = fields.text(event, "check"), fields.text(event, "name")
+        if not fields.CHECK_NAME.fullmatch(check) or not fields.INTERFACE_NAME.fullmatch(name):
+            raise DamageError("check or name")
+        self.interfaces[check] = name
 
     def _trouble(self, order: int, event: Event) -> None:
         entries = event.get("seen")

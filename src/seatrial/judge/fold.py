@@ -77,7 +77,7 @@ def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence
     """Return what a check has measured while the trial still runs.
 
     ``events``: those of the kinds ``rank``, ``measurements`` and ``facts``; of the conductor those of the kinds
-    ``generation`` and ``step``, without header.
+    ``generation``, ``step`` and ``interface``, without header.
     """
     reader = Reader(Counter())
     for event in events:
@@ -85,6 +85,8 @@ def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence
             reader.add_step("step", event)
         elif event["kind"] == "generation":
             reader.add_generation(event)
+        elif event["kind"] == "interface":
+            reader.add_interface(event)
         else:
             reader.add(event["src"], event["seq"], event)
     nodes = reader.generations.get(0, {})
@@ -108,6 +110,7 @@ def evidence_so_far(check: str, events: Iterable[Mapping[str, Any]]) -> Evidence
         device_type=device_type,
         nodes={fact.node_rank: f"node {fact.node_rank}" for fact in reader.facts if fact.node_rank is not None},
         rounds=_rounds(reader).get(check, {}),
+        interface=reader.interfaces.get(check, ""),
         places_of_nodes=reader.places_of_nodes,
     )
 
@@ -268,6 +271,7 @@ def _trial(run: str, reader: Reader, missing: tuple[str, ...]) -> Trial:
         ),
         steps=tuple(_step(reader, key) for key in sorted(reader.steps)),
         rounds=_rounds(reader),
+        interfaces=reader.interfaces,
         places_of_nodes=reader.places_of_nodes,
         measurements=_measurements(reader, ranks),
         facts=tuple(reader.facts),

@@ -255,6 +255,8 @@ class Trial:
     """Number of a node -> its place, as of ``Evidence``."""
     rounds: Mapping[str, Mapping[str, Any]]
     """By check and stage: what the conductor asked for in the further rounds of generation 0."""
+    interfaces: Mapping[str, str]
+    """Check of agents -> the network interface that the conductor had the ranks use by it."""
     measurements: tuple[Measurement, ...]
     facts: tuple[Fact, ...]
     errors: tuple[ErrorRecord, ...]

@@ -253,6 +253,18 @@ class StepEndEvent(Header):
     """Duration."""
 
 
+class InterfaceEvent(Header):
+    """The ranks start with a network interface that a check of agents has chosen (conductor)."""
+
+    kind: Literal["interface"]
+    gen: int
+    """Generation."""
+    check: str
+    """The check."""
+    name: str
+    """Name of the interface."""
+
+
 class _TroubleEventOptional(Header, total=False):
     order: int
     """Number of the conductor's event that it comes before. From the controller only."""
@@ -470,6 +482,7 @@ Event = (
     | NodeDoneEvent
     | ErrorEvent
     | StepEndEvent
+    | InterfaceEvent
     | TroubleEvent
     | ExitEvent
     | StackEvent

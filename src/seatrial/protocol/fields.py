@@ -9,6 +9,8 @@ from typing import Any
 
 CHECK_NAME = re.compile(r"[\w-]{1,60}")
 """Name of a check, of another version too. It stands in advice that a person copies into a plan or a shell."""
+INTERFACE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+~#-]{0,14}")
+"""The name of a network interface (IFNAMSIZ of Linux) that no shell reads."""
 STAGE_NAME = re.compile(r"[\w -]{0,60}")
 _LATEST_S = 253_370_764_800.0
 """End of the year 9999: a later time has no date."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from seatrial.protocol.commands import AgentCommand
-from seatrial.protocol.fields import DamageError
+from seatrial.protocol.fields import INTERFACE_NAME, DamageError
 from seatrial.protocol.job_digest import Start, digest_of_start
 
 ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,254}")
@@ -20,8 +20,6 @@ ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:%-]{0,254}")
 MOST_PLACES = 4096
 """Ranks on a node: above the 512 CPU processes and the accelerators that a machine has."""
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+~#-]{0,14}|")
-"""The name of a network interface (IFNAMSIZ of Linux) that no shell reads, or nothing."""
 _WORDS = {"device": ("auto", "cpu", "cuda", "rocm"), "backend": ("auto", "gloo", "nccl", "mpi")}
 _NUMBERS = ("spawns", "nnodes", "world_size", "group_rank", "max_restarts")
 _MOST = 1 << 31
@@ -70,7 +68,7 @@ def _require_sound(start: Start) -> None:
     if start["kind"] == "start_workers":
         _require_ranks(start["ranks"], (rank for rank, _ in start["places"]))
         _require_words(start)
-        if not (isinstance(start["interface"], str) and _INTERFACE.fullmatch(start["interface"])):
+        if start["interface"] != "" and not INTERFACE_NAME.fullmatch(start["interface"]):
             raise DamageError("interface")
         return
     program = start["program"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from seatrial.checks.network.observations import Observations, observe
+from seatrial.checks.network.observations import Observations, observe, said_once
 from seatrial.checks.network.params import NIC, Params
 from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
+from seatrial.protocol.fields import INTERFACE_NAME
 
 _LARGE = ("large to", "large from")
 
@@ -40,19 +41,23 @@ def _is_closed(seen: Observations) -> bool:
 
 
 def _common(seen: Observations) -> list[str]:
-    """Return the interfaces of all nodes whose addresses differ."""
+    """Return the interfaces of all nodes whose addresses differ, by names that agents take."""
     offered = [
         {role.removeprefix(NIC): place[0] for role, place in node.places.items() if role.startswith(NIC)}
         for node in seen.nodes.values()
     ]
     names = sorted(set.intersection(*(set(entry) for entry in offered))) if offered else []
-    return [name for name in names if len({entry[name] for entry in offered}) == len(offered)]
+    return [
+        name
+        for name in names
+        if INTERFACE_NAME.fullmatch(name) and len({entry[name] for entry in offered}) == len(offered)
+    ]
 
 
 def _over(evidence: Evidence) -> dict[str, dict[int, dict[str, Any]]]:
     """Return interface -> node -> its report."""
     reports: dict[str, dict[int, dict[str, Any]]] = {}
-    for fact in evidence.facts:
+    for fact in said_once(evidence.facts):
         if fact.name != "connections_over" or fact.node_rank is None:
             continue
         if has_fields(fact.value, interface=str, untried=list, failed=list):

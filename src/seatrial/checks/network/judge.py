@@ -8,7 +8,6 @@ from functools import reduce
 from typing import Any
 
 from seatrial.checks.network.causes import find_causes
-from seatrial.checks.network.interfaces import chosen_interface
 from seatrial.checks.network.observations import Observations, observe
 from seatrial.checks.network.pairs import Pairs, bits_of, numbers_of
 from seatrial.checks.network.params import Params
@@ -49,7 +48,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     findings = [duplicate_finding(seen, address, nodes) for address, nodes in doubled.items()]
     hosts = {node: entry.place_of_node for node, entry in seen.nodes.items()}
     causes = find_causes(all_closed, seen.tried, addresses, hosts)
-    other = chosen_interface(evidence, params)
+    other = evidence.interface or None
     findings += [closed_finding(seen, cause, closed, other) for cause in causes]
     if not any(cause.shape == "all" for cause in causes):
         findings += [

@@ -65,7 +65,7 @@ def measure(context: NodeContext, params: Params) -> None:
 
 
 def _connect(context: NodeContext, params: Params) -> None:
-    shared = {int(node): values for node, values in context.given.items() if node.isdecimal() and values}
+    shared = {int(node): values for node, values in context.given.items() if node.isdecimal()}
     places = context.given.get("places_of_nodes", {})
     peers = {node: _peer(node, values, places.get(str(node), "")) for node, values in shared.items()}
     own = peers.get(context.node_rank)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +15,7 @@ from seatrial.checks.network.params import COUNT, NIC
 from seatrial.checks.network.schedule import distances, within
 from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.measurement import Fact
 
 ROLES = ("data", "name", "store", "master")
 """The addresses that a node listens at: that of its ranks, that of its hostname, and two of the rendezvous."""
@@ -87,16 +88,14 @@ class Observations:
     unheard: int
     """Nodes among these that may have had too many: they did not say so, as bits."""
     silent: tuple[int, ...]
-    """Nodes that listened and did not report their connections."""
+    """Nodes that listened and did not report their connections, or did so twice."""
     deaf: tuple[int, ...]
-    """Nodes that do not listen where ranks would, or did not say so: nobody connected to them."""
+    """Nodes that do not listen where ranks would, or did not say so once: nobody connected to them."""
 
 
 def observe(evidence: Evidence) -> Observations:
     """Read the facts."""
-    listening: dict[int, Node] = {}
-    for node in _nodes(evidence):
-        listening.setdefault(node.node, node)
+    listening = {node.node: node for node in _nodes(evidence)}
     nodes = _one_of_each_machine(listening.values())
     order = tuple(sorted(nodes))
     position, everybody = {node: at for at, node in enumerate(order)}, bits_of(order)
@@ -109,9 +108,9 @@ def observe(evidence: Evidence) -> Observations:
     planned: dict[int, int] = {}
     tried: dict[int, int] = {}
     busy: dict[int, int] = {}
-    for fact in evidence.facts:
+    for fact in said_once(evidence.facts):
         source = fact.node_rank
-        if fact.name != "connections" or source not in nodes or source is None or source in planned:
+        if fact.name != "connections" or source not in nodes or source is None:
             continue
         if not has_fields(fact.value, everybody=bool, untried=list, failed=list):
             continue
@@ -149,9 +148,21 @@ def observe(evidence: Evidence) -> Observations:
     )
 
 
+def said_once(facts: Iterable[Fact]) -> Iterator[Fact]:
+    """Yield the facts without those of which a node says several: nobody knows by which of them others were asked."""
+    keyed = [(fact, (fact.node_rank, fact.name, str(_interface_of(fact)))) for fact in facts]
+    times = Counter(key for _, key in keyed)
+    yield from (fact for fact, key in keyed if times[key] == 1)
+
+
+def _interface_of(fact: Fact) -> object:
+    """Return the interface that a fact is about; None: it is about none."""
+    return fact.value.get("interface") if fact.name == "connections_over" and isinstance(fact.value, dict) else None
+
+
 def _nodes(evidence: Evidence) -> Iterator[Node]:
     names = list(evidence.nodes.values())
-    for fact in evidence.facts:
+    for fact in said_once(evidence.facts):
         number, value = fact.node_rank, fact.value
         if fact.name != "node" or number is None or number >= _MOST_NODES:
             continue
