@@ -279,7 +279,7 @@ def test_a_call_that_the_own_kernel_may_have_dropped_says_nothing(
 ) -> None:
     """A neighbor can fill the table of connections, without which no call leaves this node."""
     counted = itertools.count(7, dropped)
-    monkeypatch.setattr(measurement, "untracked", lambda: next(counted))
+    monkeypatch.setattr(measurement, "unplaced", lambda: next(counted))
 
     async def unanswered(*place: Any, **options: Any) -> endpoint.Reached:
         return endpoint.Reached(failure="no answer")

@@ -195,6 +195,10 @@ class Check:
     """The pure function that the conductor calls after the last stage and after each round: it returns the ranks that
     measure next and the value of their ``given["round"]``, or None when another round would not change the ruling. It
     must end after a finite number of rounds; default None: no rounds."""
+    most_wait_s: Callable[[Any], float] | None = None
+    """The pure function that returns the seconds for which its ranks may wait for one another before they say
+    themselves who did not come: for less, in a step that the trial's deadline cut short, they have not hung; default
+    None: they say nothing."""
     watches: bool = False
     """Whether the process of a check of agents stays until the end of the trial: its ``measure`` sets
     ``context.watcher``, which learns of each later step. Its failure keeps no other check from starting."""

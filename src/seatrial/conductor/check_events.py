@@ -23,7 +23,7 @@ class CheckEvents:
 
     def __init__(self) -> None:
         self._own: list[dict[str, Any]] = []
-        """Those of the conductor: the generation, and what the check was asked and chose."""
+        """Events of the conductor: the generation, and what the check was asked and chose."""
         self._entries: dict[str, deque[tuple[dict[str, Any], int]]] = {}
         """Source -> the events with its newest measurements and facts, and the values in each."""
         self._num_values = Counter[str]()

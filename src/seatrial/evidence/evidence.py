@@ -74,8 +74,8 @@ class Evidence:
     rounds: Mapping[str, Any] = field(default_factory=dict)
     """What the conductor asked for in each further round, by its stage: a rank that lies cannot make one up."""
     interface: str = ""
-    """The network interface that the conductor had the ranks use by this check; empty: that of their addresses. What
-    nodes say may read otherwise at the end."""
+    """The network interface that the conductor had the ranks use by this check; empty: that of their addresses. The
+    facts of a node may say something else at the end."""
     places_of_nodes: Mapping[int, str] = field(default_factory=dict)
     """Number of a node -> its place as the controller knows it: nodes of one machine have the same one, and a host that
     lies cannot choose that of another."""

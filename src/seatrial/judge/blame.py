@@ -27,6 +27,7 @@ from seatrial.judge.step_view import (
     describe_exit,
     in_phase,
     may_be_device,
+    most_wait_s,
     process_culprit,
     rank_culprit,
     waited,
@@ -559,7 +560,8 @@ def _standing(view: StepView, *hows: str) -> list[TroubleRecord]:
     entries = view.of(*hows)
     if step is None or not _cut_short(view):
         return entries
-    return [entry for entry in entries if min(entry.waited_s or 0.0, step.timeout_s) >= patience_s(step.timeout_s)]
+    least_s = max(patience_s(step.timeout_s), most_wait_s(view.trial, step.check) if "stuck" in hows else 0.0)
+    return [entry for entry in entries if min(entry.waited_s or 0.0, step.timeout_s) >= least_s]
 
 
 def _cut_short(view: StepView) -> bool:

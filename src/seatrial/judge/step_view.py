@@ -12,6 +12,7 @@ from seatrial.checks import registry
 from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
+from seatrial.plan.model import Plan
 from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, may_come_from_others
 from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import gave_up, says_lost, says_why_aborted
@@ -156,6 +157,16 @@ def works_alone(check: str) -> bool:
         return registry.load(check).scope == "alone"
     except KeyError:  # the events of another version, or of a check that only its writer has
         return False
+
+
+def most_wait_s(trial: Trial, check: str) -> float:
+    """Return for how long ranks of a check may wait for one another before they say themselves who did not come."""
+    try:
+        loaded = registry.load(check)
+        params = Plan.from_json(trial.plan).params(check, loaded.params)
+        return loaded.most_wait_s(params) if loaded.most_wait_s else 0.0
+    except (KeyError, TypeError, ValueError):  # events may contain anything
+        return 0.0
 
 
 def build_step_view(trial: Trial, generation: int) -> StepView:

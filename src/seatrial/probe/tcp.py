@@ -9,8 +9,10 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_SIZE, _TOTAL_RETRANS, _DATA_SEGS_OUT = 160, 100, 156
-"""Bytes of ``struct tcp_info`` that are read, and the offsets of its fields. Kernels before 4.6 have fewer bytes."""
+_SIZE, _TOTAL_RETRANS, _DATA_SEGS_OUT, _DSACK_DUPS = 220, 100, 156, 216
+"""Bytes of ``struct tcp_info`` that are read, and the offsets of its fields."""
+_LEAST_SIZE = 160
+"""Kernels before 4.6 have fewer bytes, and those before 4.19 no number of segments that arrived twice."""
 _MEMINFO, _DROPS = 55, 8
 """SO_MEMINFO of asm-generic/socket.h, and the number of SK_MEMINFO_DROPS in linux/sock_diag.h. Since kernel 4.12."""
 _TOO_MANY = ("ListenOverflows", "TCPReqQFullDrop")
@@ -20,8 +22,14 @@ _SYN_COOKIES = "/proc/sys/net/ipv4/tcp_syncookies"
 """Without SYN cookies the kernel drops calls once three quarters of tcp_max_syn_backlog wait for their answer, and only
 ListenDrops counts those."""
 
-_CONNTRACK = "/proc/self/net/stat/nf_conntrack"
-"""A line of names, and one of hexadecimal numbers for each core; in kernels that track connections."""
+_TABLES = (
+    ("/proc/self/net/stat/nf_conntrack", "drop"),
+    ("/proc/self/net/stat/arp_cache", "table_fulls"),
+    ("/proc/self/net/stat/ndisc_cache", "table_fulls"),
+)
+"""The tables of connections and of neighbors, and what counts packets for which they had no place: a line of names, and
+one of hexadecimal numbers for each core. The first one is there in kernels that track connections, the others, of which
+a kernel has one for all its network namespaces, in the first of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,8 @@ class Sockets:
     ports: frozenset[int]
     """Local ports at which it listens."""
     segments: Mapping[int, tuple[int, int]]
-    """Connection (inode) -> data segments that it has sent so far, and how many of them were retransmissions."""
+    """Connection (inode) -> data segments that it has sent so far, and how many of them again since they were lost:
+    without those that arrived twice (RFC 2883), which were late or came in another order."""
 
 
 def sockets(besides: Sockets | None = None) -> Sockets:
@@ -53,14 +62,17 @@ def sockets(besides: Sockets | None = None) -> Sockets:
                     connection.detach()
                 if listens:
                     ports.add(port)
-                elif len(info) == _SIZE and not (besides and (inode in besides.segments or port in besides.ports)):
-                    sent, resent = (struct.unpack_from("I", info, at)[0] for at in (_DATA_SEGS_OUT, _TOTAL_RETRANS))
-                    segments[inode] = sent, resent
+                elif besides and (inode in besides.segments or port in besides.ports):
+                    continue
+                elif len(info) >= _LEAST_SIZE:
+                    whole, places = info.ljust(_SIZE, b"\0"), (_DATA_SEGS_OUT, _TOTAL_RETRANS, _DSACK_DUPS)
+                    sent, resent, twice = (struct.unpack_from("I", whole, place)[0] for place in places)
+                    segments[inode] = sent, max(0, resent - twice)
     return Sockets(frozenset(ports), segments)
 
 
 def segments_between(before: Sockets, after: Sockets) -> tuple[int, int]:
-    """Return the data segments that the connections of ``after`` have sent since, and how many were retransmissions.
+    """Return the data segments that the connections of ``after`` have sent since, and how many again.
 
     The kernel counts repeated answers to a call among the retransmissions of its connection: strangers, who are sent no
     data, add none.
@@ -83,13 +95,13 @@ class Drops:
     in_network: int
     """Calls at all listening sockets of this network namespace, since too many waited. Without SYN cookies also those
     that were dropped for another reason: a node whose answers are lost may then seem crowded, and nobody is named."""
-    untracked: int
-    """What ``untracked`` returns."""
+    unplaced: int
+    """What ``unplaced`` returns."""
 
     def has_grown(self, since: Drops) -> bool:
-        """Return whether calls were dropped at this listener, since too many waited or the table had no place."""
+        """Return whether calls were dropped at this listener, since too many waited or a table had no place."""
         is_full = self.at_listener > since.at_listener and self.in_network > since.in_network
-        return is_full or self.untracked > since.untracked
+        return is_full or self.unplaced > since.unplaced
 
 
 def drops(listener: socket.socket) -> Drops:
@@ -104,17 +116,19 @@ def drops(listener: socket.socket) -> Drops:
     with contextlib.suppress(OSError, ValueError), open("/proc/self/net/netstat", encoding="ascii") as file:
         names, numbers = ([*line.split()] for line in file if line.startswith("TcpExt:"))
         in_network = sum(int(numbers[names.index(name)]) for name in counted if name in names)
-    return Drops(at_listener, in_network, untracked())
+    return Drops(at_listener, in_network, unplaced())
 
 
-def untracked() -> int:
-    """Return how many packets of this network namespace the kernel has dropped so far since its table of connections
-    (conntrack) had no place for another one: any user of a machine can fill it. 0 where that is not known.
+def unplaced() -> int:
+    """Return how many packets the kernel has dropped so far since a table of it had no place for another connection
+    (conntrack) or another neighbor (ARP, NDP): any user of a machine can fill these. 0 where that is not known.
     """
-    with contextlib.suppress(OSError, ValueError), open(_CONNTRACK, encoding="ascii") as file:
-        names, *by_core = (line.split() for line in file)
-        return sum(int(numbers[names.index("drop")], 16) for numbers in by_core)
-    return 0
+    dropped = 0
+    for path, counted in _TABLES:
+        with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+            names, *by_core = (line.split() for line in file)
+            dropped += sum(int(numbers[names.index(counted)], 16) for numbers in by_core)
+    return dropped
 
 
 def _sends_cookies() -> bool:

@@ -14,5 +14,6 @@ CHECK = Check(
     rules=rules,
     work=("cpu_bytes", "gpu_bytes", "seconds"),
     next_round=OnCall("seatrial.checks.links.round_request", "next_round"),
+    most_wait_s=Params.most_wait_s,
     stages=(Stage(name="page"), Stage(name="store", shares=OnCall("seatrial.rank.groups", "is_of_store"))),
 )

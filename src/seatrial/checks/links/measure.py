@@ -37,12 +37,6 @@ _LEAST_SEGMENTS = 200
 TCP segments."""
 _MOST_MARKS = 64
 """Random numbers in a payload; a library may send its parts over several connections at once."""
-_MOST_TIMEOUTS = 8
-"""The time for both directions of a pair, as a number of transfers that just do not fail, besides ``Params.seconds``.
-An end that answers each of its messages late would otherwise keep all others until the round is over."""
-_CONNECT_TIMES = 5
-"""The time for a connection and for each word of a peer that is there, in ``Params.pair_timeout_s``: Gloo tries to
-connect for about as long."""
 _LATE = 0.8
 """The share of ``Params.pair_timeout_s`` from which on a peer may have given up a rank that came late."""
 _BUDGET = 0.5
@@ -119,8 +113,8 @@ class _RoundOnFabric:
         self._last_start = time.monotonic() + _BUDGET * context.timeout_s
         self._page: WordPage = context.kept["page"]
         self._seconds = params.seconds
-        self._allowed_s = 2 * params.seconds + _MOST_TIMEOUTS * params.pair_timeout_s
-        self._patience_s = _CONNECT_TIMES * params.pair_timeout_s
+        self._allowed_s = params.exchange_s()
+        self._patience_s = params.patience_s()
         # A peer may be held up for a turn; a turn and the wait for it must end before the round does.
         most_s = (1 - _BUDGET) * context.timeout_s - self._allowed_s
         self._wait_s = min(self._allowed_s, max(self._patience_s, most_s))

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 PING_BYTES = 8
 """Bytes of a message by which the latency is measured: one 64-bit word."""
 
+_MOST_TIMEOUTS = 8
+"""The time for both directions of a pair, as a number of transfers that just do not fail, besides ``Params.seconds``.
+An end that answers each of its messages late would otherwise keep all others until the round is over."""
+_CONNECT_TIMES = 5
+"""The time for a connection and for each word of a peer that is there, in ``Params.pair_timeout_s``: Gloo tries to
+connect for about as long."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
@@ -41,3 +48,15 @@ class Params:
             value = getattr(self, key)
             if value is not None and not value > 0:
                 raise ValueError(f"{key} is {value}; it must be above 0")
+
+    def patience_s(self) -> float:
+        """Return the time for a connection, and for each word of a peer that is there."""
+        return _CONNECT_TIMES * self.pair_timeout_s
+
+    def exchange_s(self) -> float:
+        """Return the time for both directions of a pair."""
+        return 2 * self.seconds + _MOST_TIMEOUTS * self.pair_timeout_s
+
+    def most_wait_s(self) -> float:
+        """Return the time for a turn in which two ranks hardly meet, and then hardly exchange anything."""
+        return 2 * self.patience_s() + self.exchange_s()

@@ -20,7 +20,7 @@ from seatrial.checks.network.schedule import targets, to_ranges
 from seatrial.checks.network.waits import Waits
 from seatrial.environment.interface_choice import is_free
 from seatrial.probe import host, network
-from seatrial.probe.tcp import untracked
+from seatrial.probe.tcp import unplaced
 from seatrial.rank.node_context import NodeContext
 
 Role = str
@@ -219,7 +219,7 @@ class _Calls:
         self._until = 0.0
         self._held_up: set[int] = set()
         """Nodes of which this one knows nothing: it stood still while it called them, or its kernel dropped calls."""
-        self._untracked = untracked()
+        self._unplaced = unplaced()
         self.begun: set[int] = set()
 
     async def run(self, timeout_s: float) -> set[int]:
@@ -272,7 +272,7 @@ class _Calls:
                 result = await asyncio.wait_for(reaching, self._until - asyncio.get_running_loop().time())
             except asyncio.TimeoutError:  # one that answers slowly does not take the report of this node
                 result = Reached(failure="silent")
-        has_lost = result.failure == "no answer" and untracked() > self._untracked
+        has_lost = result.failure == "no answer" and unplaced() > self._unplaced
         if has_lost or (result.failure in _BY_THE_CLOCK and waits.were_long(since)):
             self._held_up.add(peer.node)
         elif result.failure is not None:

@@ -102,8 +102,8 @@ def observe(evidence: Evidence) -> Observations:
     # As many ranges as that, of nodes that are not known here too.
     most_ranges = max(len(evidence.nodes), len(listening))
     crowded, unheard, called = _crowded(evidence)
-    # A node that did not come to the end of its calls may have had no core all the time: its kernel takes calls.
-    crowded_out = {"silent": everybody & ~called} if called else {}
+    # One that did not come to the end of its calls may have had no core all the time, and its queue be full.
+    unheard |= everybody & ~called if called else 0
     failed: list[Failed] = []
     planned: dict[int, int] = {}
     tried: dict[int, int] = {}
@@ -120,11 +120,7 @@ def observe(evidence: Evidence) -> Observations:
                 source, _few(fact.value["failed"], _MOST_FAILURES), everybody & ~(1 << source), most_ranges
             )
             its_failed = tuple(
-                part
-                for entry in said
-                for part in _without_crowded(
-                    entry, crowded[entry.how, entry.role] | unheard | crowded_out.get(entry.how, 0)
-                )
+                part for entry in said for part in _without_crowded(entry, crowded[entry.how, entry.role] | unheard)
             )
         except (TypeError, ValueError, KeyError):
             continue
