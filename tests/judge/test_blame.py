@@ -341,33 +341,6 @@ def test_a_second_attempt_adds_its_own_faults() -> None:
     assert second.what.startswith("after a restart without rank 3, rank 1 ")
 
 
-@pytest.mark.parametrize(("how", "kind"), [("late", "process"), ("absent", "process"), ("stuck", "fabric")])
-def test_a_standstill_is_named_whichever_deadline_ends_it(how: str, kind: str) -> None:
-    """The trial left the step 54 s of its 60 s, or 9 s, and nothing went on."""
-    for left_s in (54.0, 9.0):
-        stream = Stream(2, nodes=2).until("collectives")
-        stream.events[-1]["timeout_s"] = left_s
-        ranks = (0, 1) if how == "stuck" else (1,)
-        seen = [{"rank": rank, "how": how, "waited_s": left_s - 2.0} for rank in ranks]
-        stream.trouble(*seen, outcome="deadline")
-        stream.kill(0, 1)
-        (finding,) = findings(stream.close(ranks=False))
-        assert (finding.severity, finding.culprit.kind) == ("fail", kind)
-
-
-@pytest.mark.parametrize(("left_s", "severity"), [(30.0, "error"), (120.0, "fail")])
-def test_ranks_that_say_themselves_who_did_not_come_have_not_hung_before(left_s: float, severity: str) -> None:
-    """A neighbor may keep two ranks of links from meeting. The trial's deadline leaves that round little time."""
-    settings = {"links": {"timeout_s": Setting(value=240.0, origin="level")}}
-    stream = Stream(2, nodes=2, plan=replace(a_plan(("links",)), settings=settings))
-    stream.begin("links", timeout_s=left_s)
-    seen = [{"rank": rank, "how": "stuck", "waited_s": left_s - 2.0} for rank in (0, 1)]
-    stream.trouble(*seen, outcome="deadline")
-    stream.kill(0, 1)
-    (finding,) = findings(stream.close(ranks=False))
-    assert finding.severity == severity
-
-
 @pytest.mark.parametrize(
     ("phase", "words"),
     [
