@@ -74,7 +74,8 @@ def write_bundle(file: Path) -> Bundle:
             raise RequestError(f"{file}: there is no folder {file.parent}; create it or give another path.") from None
         try:
             content = bundle()
-            write_atomically(Path(f"/proc/self/fd/{folder}", file.name), content, mode=0o777, only_ours=True)
+            name = file.name or os.curdir
+            write_atomically(f"/proc/self/fd/{folder}/{name}", content, mode=0o777, only_ours=True)
         finally:
             os.close(folder)
     except (OSError, ValueError) as error:

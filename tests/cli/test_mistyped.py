@@ -109,7 +109,7 @@ MISTYPED: dict[str, tuple[str, ...]] = {
     "run --skip trianing": ("--skip trianing", "training"),
     "run --skip bootstrap": ("--skip takes out bootstrap", "collectives"),
     "run --only training --skip training": ("--only asks for training", "leave one"),
-    "run --only network": ("network", "at least 2 nodes"),
+    "run --only network": ("network", "at least 2 machines"),
     "run --only diagnostics --device cpu --skip diagnostics": ("diagnostics", "leave one"),
     "run --skip training --require-full --device cpu": ("--require-full", "without training (--skip)", "leave one"),
     "run --only compute --require-full --device cpu": ("--require-full", "(--only)", "leave one"),
