@@ -46,16 +46,19 @@ INJECTED = {"job": _index, "jobset": _index, "pytorchjob": _pytorchjob, "trainjo
 """Kind -> variables that the container of pod ``number`` gets after those of the manifest."""
 
 
-def started(container: Object, injected: dict[str, str], secret: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def started(
+    container: Object, injected: dict[str, str], secret: Mapping[str, str], address: str = ""
+) -> tuple[list[str], dict[str, str]]:
     """Command and environment as the kubelet makes them: later variables win, known ones are put in for ``$(NAME)``.
 
-    ``secret``: what is in the Secret of the run.
+    ``secret``: what is in the Secret of the run; ``address``: that of the pod.
     """
     environ: dict[str, str] = {}
     for entry in container["env"]:
         if "fieldRef" in (source := entry.get("valueFrom", {})):
-            assert source["fieldRef"]["fieldPath"] == "spec.nodeName"
-            environ[entry["name"]] = "node-0"
+            environ[entry["name"]] = {"spec.nodeName": "node-0", "status.podIP": address}[
+                source["fieldRef"]["fieldPath"]
+            ]
         else:
             environ[entry["name"]] = (
                 secret[source["secretKeyRef"]["key"]] if source else _expanded(entry["value"], environ)

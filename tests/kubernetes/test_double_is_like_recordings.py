@@ -28,8 +28,6 @@ _MAY_DIFFER_OF_A_POD = {
     # Defaults of the API server, and what admission adds to every pod.
     *("preemptionPolicy", "priority", "schedulerName", "serviceAccount", "serviceAccountName", "tolerations"),
     *("dnsPolicy", "nodeName", "imagePullSecrets"),
-    # mpi-operator 0.7 and newer: NAME.NAMESPACE.svc.cluster.local, in which nothing of ours is looked for.
-    "dnsConfig",
 }
 _MAY_DIFFER_OF_A_CONTAINER = {"imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy", "command"}
 _RANDOM = (

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kubernetes.double.cluster import made_cluster
 from kubernetes.driven import HALF_WAY, SHORT_TRIAL, await_in_file, await_in_logs, driven
+from launchers.mpiruns import each_mpirun
 
 pytestmark = [
     pytest.mark.cluster,
@@ -59,6 +60,33 @@ def test_a_key_of_somebody_else_runs_no_code_in_the_pods(tmp_path: Path) -> None
     assert ended.code == 0, ended.said
     assert HALF_WAY in logs
     assert logs.count("A STRANGER RUNS CODE") == 0
+
+
+@pytest.mark.mpi
+@each_mpirun
+def test_a_service_of_the_name_of_the_launcher_gets_no_rank(mpirun: str, tmp_path: Path) -> None:
+    """Whoever answered for that name told the proxies of hydra in the workers what to run."""
+    said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False).stdout
+    if "Open MPI" in said:
+        pytest.skip("Open MPI gives its daemons addresses")
+    mpi = "intel" if "Intel(R) MPI" in said else "mpich"
+    name = "trial-1-launcher"
+    # The double has no pods of strangers: the name leads to one of the run that is not the launcher.
+    elsewhere = {"training.kubeflow.org/job-name": "trial-1", "training.kubeflow.org/replica-index": "1"}
+    spec = {"clusterIP": "None", "selector": elsewhere, "publishNotReadyAddresses": True}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+    with made_cluster() as cluster:
+        made = cluster.call("create", "-f", "-", stdin=json.dumps(service))
+        assert made.returncode == 0, made.stderr
+
+        def remove(process: subprocess.Popen[bytes]) -> None:
+            """Remove the Service when the ranks run, since nothing of it is to be left at the end."""
+            await_in_logs(cluster, HALF_WAY)
+            cluster.call("delete", "service", name)
+
+        words = [SHORT_TRIAL[0], f"--mpi={mpi}", f"--mpirun={mpirun}", *SHORT_TRIAL[1:]]
+        ended = driven(cluster, tmp_path / "out", words, "mpijob", meanwhile=remove)
+    assert ended.code == 0, ended.said
 
 
 def test_a_name_that_never_comes_is_waited_for_in_words(tmp_path: Path) -> None:

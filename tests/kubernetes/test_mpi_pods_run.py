@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from hosts import UID, Host, Hosts
+from kubernetes.double.recorded import mpi_launcher_environment
 from kubernetes.double.volumes import contents_of
 from kubernetes.operators import started
 from kubernetes.workloads import container_of, templates, workload, workload_object
@@ -25,6 +26,9 @@ from seatrial.targets.kubernetes.ssh_key import new_ssh_key
 
 pytestmark = [pytest.mark.hosts, pytest.mark.mpi]
 _MPIRUNS = [path for path in os.environ.get("SEATRIAL_TEST_MPIRUNS", "").split(":") if path] or ["none"]
+_WORDS = {"Open MPI": "openmpi", "Intel(R) MPI": "intel", "": "mpich"}
+"""What ``--version`` says."""
+_OF_OPERATOR = {"openmpi": "OpenMPI", "intel": "Intel", "mpich": "MPICH"}
 _PORT = "2223"
 
 
@@ -43,7 +47,7 @@ def _job(mpirun: str, pyz: Path) -> Workload:
         ssh_key=new_ssh_key("mpijob"),
         bundle=pyz.read_bytes(),
         arguments=("run", "--device=cpu", "--only=inventory,collectives", "--", "smoke"),
-        kind_options={"mpi": "openmpi" if "Open MPI" in said else "mpich", "mpirun": mpirun},
+        kind_options={"mpi": next(name for word, name in _WORDS.items() if word in said), "mpirun": mpirun},
     )
 
 
@@ -57,7 +61,12 @@ class Pod:
             for pod in templates(workload_object(objects))
             if pod["metadata"]["labels"]["app.kubernetes.io/component"] == component
         )
-        command, environ = started(container, {}, {"token": made.token, "ssh-privatekey": made.ssh_key})
+        added = {}
+        if component == "launcher":
+            how = _OF_OPERATOR[made.kind_options["mpi"]]
+            added = {each["name"]: each["value"] for each in mpi_launcher_environment(how, 2, role=True)}
+        secret = {"token": made.token, "ssh-privatekey": made.ssh_key}
+        command, environ = started(container, added, secret, host.address)
         places = {
             # mpirun names the same path on all hosts, which share their home.
             COPY: f"{host.home}/copy",
@@ -115,8 +124,12 @@ def test_a_trial_passes(mpirun: str, hosts: Callable[[int], Hosts], pyz: Path) -
     lines = (f"{name}{' slots=' if is_open else ':'}2\n" for name in names)
     (three[0].etc / "mpi" / "hostfile").write_text("".join(lines))
     for host in three:
-        with open(host.etc / "hosts", "a") as file:
-            file.writelines(f"{three[number + 1].address} {name}\n" for number, name in enumerate(names))
+        known = (host.etc / "hosts").read_text()
+        if host is not three[0]:
+            # In a pod the name of the launcher may lead to a stranger.
+            known = known.replace(f"{three[0].address} ", "127.0.0.2 ")
+        added = (f"{three[number + 1].address} {name}\n" for number, name in enumerate(names))
+        (host.etc / "hosts").write_text(known + "".join(added))
     # The sshd that each host has already lets nobody in: only those of the pods do.
     (three[0].home / ".ssh" / "authorized_keys").unlink()
     workers: list[Pod] = []

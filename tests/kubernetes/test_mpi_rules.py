@@ -6,6 +6,7 @@ import pytest
 from kubernetes.rules import (
     MPI,
     OF,
+    Objects,
     Rule,
     begin_of,
     containers_of,
@@ -26,7 +27,14 @@ from kubernetes.rules import (
 )
 from kubernetes.workloads import container_of, workload_object
 
-_OWN_OF_EACH_POD = {"SEATRIAL_NODE_NAME", "SEATRIAL_SSH_KEY"}
+_OWN_OF_EACH_POD = {"SEATRIAL_NODE_NAME", "SEATRIAL_POD_IP", "SEATRIAL_SSH_KEY"}
+
+
+def _own_address(objects: Objects) -> str:
+    env = launcher_of(objects)["env"]
+    return next(str(entry["valueFrom"]["fieldRef"]["fieldPath"]) for entry in env if entry["name"] == "SEATRIAL_POD_IP")
+
+
 _RULES = [
     Rule(
         name="mpi: the launcher waits until sshd answers",
@@ -72,7 +80,7 @@ _RULES = [
         name="mpi: host file and ssh's options stand on the command line, for Open MPI 5",
         cases=["mpijob", "trainjob-mpi"],
         kept=lambda objects: (
-            program_of(launcher_of(objects))[9:14] == ["mpirun", "--hostfile", "/tmp/hosts", "-np", "16"]
+            program_of(launcher_of(objects))[10:15] == ["mpirun", "--hostfile", "/tmp/hosts", "-np", "16"]
             and "plm_rsh_args" in launcher_of(objects)["command"]
         ),
         spoil=lambda objects: launcher_of(objects)["command"].remove("--hostfile"),
@@ -114,10 +122,32 @@ _RULES = [
         ),
     ),
     Rule(
+        # The proxies of hydra obey whoever answers for its name, for which they ask along the search path of their pod.
+        name="mpi: hydra's proxies get the address of the launcher, and no name",
+        cases=["mpijob-mpich"],
+        kept=lambda objects: (
+            program_of(launcher_of(objects))[9] == "mpich"
+            and _own_address(objects) == "status.podIP"
+            and program_of(launcher_of(objects))[13:16] == ["mpirun", "-localhost", "$(SEATRIAL_POD_IP)"]
+        ),
+        spoil=lambda objects: launcher_of(objects)["command"].remove("-localhost"),
+    ),
+    Rule(
+        # Above 16 hosts its proxies would start one another, and give their names.
+        name="mpi: Intel MPI starts all proxies in the launcher, which finds the interface of its address",
+        cases=["mpijob-intel"],
+        kept=lambda objects: (
+            program_of(launcher_of(objects))[9] == "intel"
+            and _own_address(objects) == "status.podIP"
+            and "I_MPI_HYDRA_BRANCH_COUNT=2" in launcher_of(objects)["command"]
+        ),
+        spoil=lambda objects: launcher_of(objects)["command"].remove("I_MPI_HYDRA_BRANCH_COUNT=2"),
+    ),
+    Rule(
         name="mpi: no long option with one dash, which Open MPI 5 takes for a program",
         cases=["mpijob", "trainjob-mpi"],
         kept=lambda objects: (
-            {word for word in program_of(launcher_of(objects))[9:] if word[:1] == "-" != word[1:2]}
+            {word for word in program_of(launcher_of(objects))[10:] if word[:1] == "-" != word[1:2]}
             <= {"-np", "-x", "-F /tmp/seatrial/ssh_config"}
         ),
         spoil=lambda objects: launcher_of(objects)["command"].append("-bind-to"),

@@ -87,7 +87,7 @@ def _waiting(folder: Path, port: int, timeout_s: float, said: str = "127.0.0.1 s
     (folder / "hosts").write_text(said)
     words = ["/etc/mpi/hostfile", str(folder / "hosts"), "127.0.0.1", " slots=2", "1", str(port), str(timeout_s)]
     return subprocess.Popen(
-        [sys.executable, wait_for_hosts.__file__, *words, sys.executable, "-c", _SAYS],
+        [sys.executable, wait_for_hosts.__file__, *words, "openmpi", sys.executable, "-c", _SAYS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -124,14 +124,41 @@ def test_ranks_get_the_name_that_no_search_path_completes(tmp_path: Path, monkey
     monkeypatch.setenv("MASTER_ADDR", "elsewhere")
     monkeypatch.setattr(wait_for_hosts, "wait", wait)
     monkeypatch.setattr(os, "execvp", lambda *command: seen.append(os.environ["MASTER_ADDR"]))
-    words = [str(tmp_path / "hosts"), str(tmp_path / "hosts"), "t-worker-{}.t", " slots=8", "1", "2222", "1", "mpirun"]
+    words = [str(tmp_path / "hosts"), str(tmp_path / "hosts"), "t-worker-{}.t", " slots=8", "1", "2222", "1", "openmpi"]
     for domain, name in ((_DOMAIN, f"t-worker-0.t.{_DOMAIN}."), ("", "t-worker-0.t")):
         if not domain:
             (tmp_path / "hosts").write_text("t-worker-0.t slots=8\n")
         monkeypatch.setattr(wait_for_hosts, "domain_of", lambda text, domain=domain: domain)
-        wait_for_hosts.main(words)
+        wait_for_hosts.main([*words, "mpirun"])
         assert seen == [name, name]
         seen.clear()
+
+
+@pytest.mark.parametrize(
+    ("mpi", "address", "chosen", "interface"),
+    [
+        *(("intel", "127.0.0.1", "", "lo"), ("intel", "127.0.0.1", "net1", "net1"), ("mpich", "10.9.9.9", "", "")),
+        # Of pods, it is the first address of their network; hydra knows interfaces by their first one.
+        ("intel", "10.9.9.9", "", "Error: no network interface has 10.9.9.9 as its first address, by which"),
+        ("intel", "fd00::9", "", "Error: the address of this pod is fd00::9, and MPICH and Intel MPI start ranks by"),
+        ("mpich", "fd00::9", "", "Error: the address of this pod is fd00::9, and MPICH and Intel MPI start ranks by"),
+        ("mpich", "", "", "Error: the address of this pod is unknown, and MPICH and Intel MPI start ranks by IPv4"),
+    ],
+)
+def test_hydra_gets_a_number_for_its_name(mpi: str, address: str, chosen: str, interface: str, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("127.0.0.1:2\n")
+    says = "import os; print(os.environ.get('I_MPI_HYDRA_IFACE', ''))"
+    environ = {**os.environ, "SEATRIAL_POD_IP": address, **({"I_MPI_HYDRA_IFACE": chosen} if chosen else {})}
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
+        words = ["/etc/mpi/hostfile", str(tmp_path / "hosts"), "127.0.0.1", ":2", "1", port, "1", mpi]
+        command = [sys.executable, wait_for_hosts.__file__, *words, sys.executable, "-c", says]
+        ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=50, check=False)
+    is_error = interface.startswith("Error: ")
+    assert ended.returncode == (3 if is_error else 0)
+    assert (ended.stderr.startswith(interface) and not ended.stdout) if is_error else ended.stdout == f"{interface}\n"
 
 
 def test_it_names_a_host_that_never_answers(tmp_path: Path) -> None:

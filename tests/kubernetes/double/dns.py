@@ -25,11 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kubernetes.double.pods import World, is_ready
+from kubernetes.double.store import Object
 
 ADDRESS = "10.78.0.1"
 DENIAL_S = 5.0
 _KNOWN_S = 0.5
 _DOMAIN = "svc.cluster.local"
+_OF_NODES = "nodes.example.com"
+"""The search domain of the machines, which comes before those of a pod: whoever answers there answers first."""
 _PORT, _A, _IN, _TTL_S = 53, 1, 1, 30
 _NO_NAME = 3
 _NEWNET = 0x40000000
@@ -39,10 +42,17 @@ Zone = Mapping[str, Sequence[str]]
 """Name in lower case, without its final dot -> addresses."""
 
 
-def resolv_conf(namespace: str) -> str:
-    """As kubelet writes it for ClusterFirst."""
-    search = f"{namespace}.{_DOMAIN} {_DOMAIN} cluster.local"
-    return f"search {search}\nnameserver {ADDRESS}\noptions ndots:5\n"
+def resolv_conf(pod: Object) -> str:
+    """As kubelet writes it for ClusterFirst, with ``dnsConfig`` of the pod (pkg/kubelet/network/dns, appendDNSConfig).
+
+    Its domains come last, and of options with one name its own count.
+    """
+    told = pod["spec"].get("dnsConfig", {})
+    first = [f"{pod['metadata']['namespace']}.{_DOMAIN}", _DOMAIN, "cluster.local", _OF_NODES]
+    search = " ".join(dict.fromkeys([*first, *told.get("searches", ())]))
+    options = {"ndots": "5", **{option["name"]: option.get("value", "") for option in told.get("options", ())}}
+    words = " ".join(f"{name}:{value}" if value else name for name, value in options.items())
+    return f"search {search}\nnameserver {ADDRESS}\noptions {words}\n"
 
 
 def zone_of(world: World) -> Zone:

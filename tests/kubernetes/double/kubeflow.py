@@ -190,7 +190,11 @@ def _make_worker(world: World, job: Object, own: str, number: int, labels: dict[
         container["command"] = ["/usr/sbin/sshd", "-De"]
     container["env"] = [*container.get("env", ()), *mpi_worker_environment()]
     role = {"training.kubeflow.org/job-role": "worker", "training.kubeflow.org/replica-index": str(number)}
-    place = {"hostname": own, "subdomain": job["metadata"]["name"]}
+    service, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    told = template["spec"].get("dnsConfig", {})
+    searches = [*told.get("searches", ()), f"{service}.{namespace}.svc.cluster.local"]
+    # Of the workers alone, so that they know the launcher by the name of its host.
+    place = {"hostname": own, "subdomain": service, "dnsConfig": {**told, "searches": searches}}
     restart = {"restartPolicy": replica.get("restartPolicy", "Never")}
     make_pod(world, job, own, template, labels={**labels, **role}, spec={**place, **restart})
 

@@ -247,7 +247,7 @@ class Kubelet:
             folder=container.get("workingDir", "/"),
             mounts=mounts,
             hosts_file=run.folder / "hosts",
-            resolv_conf="" if is_of_host else resolv_conf(pod["metadata"]["namespace"]),
+            resolv_conf="" if is_of_host else resolv_conf(pod),
             scratch=scratch,
             uid=uid,
             gid=own.get("runAsGroup", shared.get("runAsGroup")),

@@ -13,7 +13,15 @@ from collections.abc import Mapping
 
 from seatrial.targets.kubernetes.manifest import wait_for_hosts
 from seatrial.targets.kubernetes.manifest.objects import SSH_KEY
-from seatrial.targets.kubernetes.manifest.pod import NODE_NAME, copied_argv, copy_argv, env_names, escaped, pod_template
+from seatrial.targets.kubernetes.manifest.pod import (
+    EXPANDED,
+    NODE_NAME,
+    copied_argv,
+    copy_argv,
+    env_names,
+    escaped,
+    pod_template,
+)
 from seatrial.targets.kubernetes.manifest.workload import COPY, JOIN_TIMEOUT_S, SCRATCH, Object, Workload
 
 SSH = "/opt/seatrial-ssh"
@@ -27,6 +35,7 @@ _KEY_VARIABLE = "SEATRIAL_SSH_KEY"
 _AUTHORIZED_KEYS = f"{SCRATCH}/authorized_keys"
 _KNOWN_HOSTS = f"{SCRATCH}/known_hosts"
 _WAIT = "wait_for_hosts.py"
+_POD_IP = "SEATRIAL_POD_IP"
 
 _SSH_CONFIG = f"""Host *
   Port {_PORT}
@@ -105,7 +114,7 @@ def launcher_template(workload: Workload, *, container: str, host: str, mpi: str
         mpirun: Its name or path there.
     """
     slots = f"{' slots=' if mpi == 'openmpi' else ':'}{workload.nproc_per_node}"
-    wait = [host, slots, str(workload.nodes), str(_PORT), str(JOIN_TIMEOUT_S)]
+    wait = [host, slots, str(workload.nodes), str(_PORT), str(JOIN_TIMEOUT_S), mpi]
     start = [*wait, *_mpirun(workload, mpi, mpirun), *copied_argv(workload)]
     command = ["/bin/sh", "-c", _LAUNCH.replace("$", "$$"), escaped(workload.python), *start]
     return pod_template(
@@ -115,6 +124,7 @@ def launcher_template(workload: Workload, *, container: str, host: str, mpi: str
         env={"MASTER_PORT": str(workload.master_port)},
         component="launcher",
         secrets={_KEY_VARIABLE: SSH_KEY},
+        fields={} if mpi == "openmpi" else {_POD_IP: "status.podIP"},
     )
 
 
@@ -149,9 +159,13 @@ def _mpirun(workload: Workload, mpi: str, mpirun: str) -> list[str]:
     # MPICH reads the first one. The second one, which mpi-operator sets, was read by old releases alone.
     hydra = ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS")
     extra = hydra if mpi == "mpich" else ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",)
-    intel = ["I_MPI_HYDRA_BOOTSTRAP=ssh", "I_MPI_PIN=0"] if mpi == "intel" else []
+    # Above 16 hosts Intel's proxies would start further ones, which get the names of theirs.
+    flat = f"I_MPI_HYDRA_BRANCH_COUNT={workload.nodes}"
+    intel = ["I_MPI_HYDRA_BOOTSTRAP=ssh", "I_MPI_PIN=0", flat] if mpi == "intel" else []
+    # A number, not a name (`wait_for_hosts.py`). Intel MPI ignores this option.
+    address = ["-localhost", EXPANDED.format(_POD_IP)] if mpi == "mpich" else []
     binding = ["-bind-to", "none"] if mpi == "mpich" else []
     return [
         *("env", *(f"{name}=-F {COPY}/ssh_config" for name in extra), *intel),
-        *(mpirun, "-f", _HOSTS, "-np", size, *binding, "-genvlist", ",".join(names)),
+        *(mpirun, *address, "-f", _HOSTS, "-np", size, *binding, "-genvlist", ",".join(names)),
     ]

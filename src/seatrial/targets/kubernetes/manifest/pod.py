@@ -144,6 +144,7 @@ def pod_template(
     component: str = "node",
     probe: Object | None = None,
     secrets: Mapping[str, str] = MappingProxyType({}),
+    fields: Mapping[str, str] = MappingProxyType({}),
 ) -> Object:
     """Return the template of a pod: its metadata and spec.
 
@@ -155,14 +156,18 @@ def pod_template(
         component: ``node``, which gets the GPUs, or ``launcher``.
         probe: Readiness probe.
         secrets: Further variables from the Secret of the run: name -> key there.
+        fields: Further variables from fields of the pod itself: name -> path of the field.
     """
     volumes, mounts = _volumes(workload)
     from_secret: list[Object] = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": workload.run, "key": key}}}
         for name, key in {"SEATRIAL_TOKEN": "token", **secrets}.items()
     ]
-    # Findings name the node, not the pod. mpirun must not pass this variable on: its value differs between pods.
-    node = {"name": NODE_NAME, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    # Findings name the node, not the pod. mpirun must not pass these variables on: their values differ between pods.
+    own: list[Object] = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in {NODE_NAME: "spec.nodeName", **fields}.items()
+    ]
     main: Object = {
         "name": container,
         "image": workload.image,
@@ -170,7 +175,7 @@ def pod_template(
         "env": [
             *_variables(workload),
             *({"name": name, "value": value} for name, value in env.items()),
-            *(node, *from_secret),
+            *(*own, *from_secret),
         ],
         "workingDir": HOME,
         "resources": _resources(workload) if component == "node" else _LAUNCHER_RESOURCES,

@@ -2,11 +2,12 @@
 
 Its text travels in a ConfigMap and runs with the standard library of the image::
 
-    python3 wait_for_hosts.py HOSTFILE COPY HOST SLOTS NODES PORT TIMEOUT_S COMMAND...
+    python3 wait_for_hosts.py HOSTFILE COPY HOST SLOTS NODES PORT TIMEOUT_S MPI COMMAND...
 
 The operator's host file, ``HOSTFILE``, is in a ConfigMap that others in the namespace may be allowed to change, and
 mpirun starts ranks wherever it says. So only ``COPY`` is read, and it must name each pod of the run. ``HOST``: the name
 of a pod without its namespace, with ``{}`` for its number; ``SLOTS``: what follows it, such as `` slots=8`` or ``:8``.
+``MPI``: ``openmpi``, ``mpich`` or ``intel``.
 
 ssh does not repeat a look-up that failed, and the operators may start launcher and nodes together: mpi-operator does so
 for a job that was suspended first (kubeflow/mpi-operator #615).
@@ -16,10 +17,13 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
+import fcntl
 import os
 import re
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -41,6 +45,8 @@ _MOST_ADDRESSES = 8
 _AT_ONCE = 32
 _LAST_ROUND_S = 5.0
 """Time for the last round, which begins when the time is over."""
+_ADDRESS_OF_INTERFACE = 0x8915
+"""SIOCGIFADDR of Linux."""
 _MOST_NAMED = 4
 _MOST_SHOWN = 100
 
@@ -148,14 +154,50 @@ def _named(absent: Sequence[str], problems: dict[str, str]) -> str:
     return named + (f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else "")
 
 
+def _interface_of(address: str) -> str:
+    """Return the network interface whose first IPv4 address this is; empty if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(asking, _ADDRESS_OF_INTERFACE, struct.pack("40s", os.fsencode(name)))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""
+
+
+def _name_by_number(mpi: str, address: str) -> None:
+    """See to it that hydra, which starts the ranks of MPICH and Intel MPI, gives its proxies a number for this pod.
+
+    It would give them the name of the host. They obey whoever answers for that along the search path of their pods: a
+    Service of the namespace, or a domain of the nodes. MPICH has the address on its command line.
+    """
+    try:
+        socket.inet_pton(socket.AF_INET, address)
+    except OSError:
+        _fail(
+            f"the address of this pod is {address or 'unknown'}, and MPICH and Intel MPI start ranks by IPv4 alone; use"
+            " an image with Open MPI, or a target without MPI."
+        )
+    if mpi == "intel" and not os.environ.get("I_MPI_HYDRA_IFACE"):
+        os.environ["I_MPI_HYDRA_IFACE"] = interface = _interface_of(address)
+        if not interface:
+            _fail(
+                f"no network interface has {address} as its first address, by which the other pods reach this one; name"
+                " the one to use with --env I_MPI_HYDRA_IFACE=NAME."
+            )
+
+
 def main(arguments: Sequence[str]) -> None:
     """Wait, then replace this process by the command.
 
-    Exits with 3 if a host does not answer in time, or the host file does not have those of the run.
+    Exits with 3 if a host does not answer in time, the host file does not have those of the run, or the ranks would
+    have to ask for this pod by a name.
     """
-    host_file, copy, host, slots, nodes, port, timeout_s, *command = arguments
+    host_file, copy, host, slots, nodes, port, timeout_s, mpi, *command = arguments
     # The first process of a container is not ended by a signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
+    if mpi != "openmpi":
+        _name_by_number(mpi, os.environ.get("SEATRIAL_POD_IP", ""))
     try:
         with open("/etc/resolv.conf", encoding="utf-8", errors="replace") as file:
             domain = domain_of(file.read())
