@@ -152,6 +152,8 @@ def bomb(level: str, levels: int = 9) -> str:
         (lambda text: parse.parse_patch(text.encode(), "p"), "- 1", "expected a mapping"),
         (lambda text: parse.parse_patch(text.encode(), "p"), "spec: {}", "unknown key 'spec'"),
         (lambda text: parse.parse_patch(text.encode(), "p"), "pod: 3", "pod is not a mapping"),
+        (lambda text: parse.parse_patch(text.encode(), "p"), "workload: {spec: 1}", "workload.spec is not a mapping"),
+        (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {spec: [x]}", "pod.spec is not a mapping"),
         (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {a: [", "not YAML, line 1"),
         (lambda text: parse.parse_patch(text.encode(), "p"), "pod: !!python/object/apply:os.system [id]", "not YAML"),
         (lambda text: parse.parse_patch(text.encode(), "p"), "pod: {a: 2026-11-21}", "has no form in JSON"),

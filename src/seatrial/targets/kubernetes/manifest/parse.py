@@ -199,6 +199,8 @@ def parse_patch(content: bytes, name: str) -> Patch:
             raise RequestError(f"--patch {name}: unknown key {key!r}; expected any of {', '.join(parts)}.")
         if not isinstance(value, dict):
             raise RequestError(f"--patch {name}: {key} is not a mapping.")
+        if not isinstance(value.get("spec"), dict | None):
+            raise RequestError(f"--patch {name}: {key}.spec is not a mapping.")
         _require_json(value, f"--patch {name}: {key}")
     return Patch(**{part: document.get(part, {}) for part in parts})
 
