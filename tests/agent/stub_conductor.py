@@ -92,7 +92,9 @@ class StubConductor:
 
     def until_phase(self, rank: int, phase: str) -> None:
         """Its agent has seen the rank in that phase."""
-        self.until(lambda message: message["kind"] == "status" and message["ranks"].get(str(rank), [""])[-1] == phase)
+        self.until(
+            lambda message: message["kind"] == "status" and message["ranks"].get(str(rank), [""] * 4)[3] == phase
+        )
 
     def until_both_are_up(self) -> None:
         """Two ranks have entered their first phase: from then on they die with their agent."""

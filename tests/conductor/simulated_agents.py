@@ -240,7 +240,9 @@ class SimulatedFleet(SimulatedClock):
             return
         for rank in agent.ranks.values():
             rank.cpu_s += rank.computes
-        ranks = {str(rank.rank): [rank.state, rank.cpu_s, rank.number, rank.phase] for rank in agent.ranks.values()}
+        ranks = {
+            str(rank.rank): [rank.state, rank.cpu_s, rank.number, rank.phase, 0.0] for rank in agent.ranks.values()
+        }
         self._send(agent, {"kind": "status", "ranks": ranks})
         self.later(1.0, partial(self._send_status, agent))
 

@@ -155,7 +155,8 @@ class SimulatedProgram(SimulatedClock):
             for rank in agent.ranks.values():
                 rank.cpu_s += 0.9 if rank.state in "SR" else 0.0
             status = {
-                str(number): [rank.state, rank.cpu_s, rank.number, rank.phase] for number, rank in agent.ranks.items()
+                str(number): [rank.state, rank.cpu_s, rank.number, rank.phase, 0.0]
+                for number, rank in agent.ranks.items()
             }
             if agent.open and self.now > 1.0:
                 self.say(node, {"kind": "status", "ranks": status})

@@ -32,7 +32,7 @@ def _receive(message: dict[str, Any]) -> None:
     "message",
     [
         {"kind": "killed", "gen": 0},
-        {"kind": "status", "ranks": {"2": ["R", 0.0, 1, "x"], "3": ["R", 0.0, 1, "x"]}},
+        {"kind": "status", "ranks": {"2": ["R", 0.0, 1, "x", 0.0], "3": ["R", 0.0, 1, "x", 0.0]}},
         {"kind": "status", "ranks": 3},
         {**_EVENT, "src": "node1"},
         {**_EVENT, "src": "node1", "rank": 3},

@@ -473,8 +473,8 @@ def test_a_signal_before_a_restart_explains_no_loss_after_it() -> None:
     [
         ({**_EXIT, "rank": "2"}, KeyError),
         ({**_SOURCE, "kind": "exit", "gen": 0, "rank": 2}, KeyError),
-        ({"kind": "status", "ranks": {"2": ["R", "x", 1, ""]}}, TypeError),
-        ({"kind": "status", "ranks": {"2": ["R", 1.0, None, ""]}}, ValueError),
+        ({"kind": "status", "ranks": {"2": ["R", "x", 1, "", 0.0]}}, TypeError),
+        ({"kind": "status", "ranks": {"2": ["R", 1.0, None, "", 0.0]}}, ValueError),
         ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": "good"}, ValueError),
         ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": 0}, KeyError),
         ({**_SOURCE, "kind": "result", "gen": 0, "rank": 2, "code": 0, "lines": 5}, TypeError),
@@ -483,7 +483,7 @@ def test_a_signal_before_a_restart_explains_no_loss_after_it() -> None:
         ({**_EXIT, "rank": 0}, OriginError),
         ({**_SOURCE, "kind": "error", "gen": 0, "rank": 0, "cause": "own", "message": "of another node"}, OriginError),
         ({**_SOURCE, "kind": "error", "gen": 0, "rank": 2, "cause": "out of memory: x", "message": ""}, ValueError),
-        ({"kind": "status", "ranks": {"0": ["T", 1.0, 1, ""]}}, OriginError),
+        ({"kind": "status", "ranks": {"0": ["T", 1.0, 1, "", 0.0]}}, OriginError),
         ({"kind": "end", "seq": 9, "run": "simulated", "src": "node0"}, OriginError),
     ],
 )
@@ -556,7 +556,7 @@ def test_a_result_while_ranks_are_ended_changes_no_deadline(watched: bool) -> No
     while saved_at < 619.0:
         saved_at += 1.0
         for node in range(3):
-            conductor.message(node, {"kind": "status", "ranks": {str(node): ["R", saved_at, 5, "save"]}}, saved_at)
+            conductor.message(node, {"kind": "status", "ranks": {str(node): ["R", saved_at, 5, "save", 0.0]}}, saved_at)
         assert [
             command["kind"] for _, command in conductor.tick(saved_at, saved_at).send if command["kind"] == "kill"
         ] == []

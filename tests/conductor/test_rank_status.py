@@ -23,6 +23,7 @@ from seatrial.conductor.rank_status import (
     Suspicion,
     alone_at_deadline,
     at_deadline,
+    at_start_deadline,
     dead,
     find_ahead,
     idle,
@@ -432,7 +433,7 @@ def test_each_mark_of_a_waiting_frame_names_a_file() -> None:
 
 def test_a_sentence_in_place_of_a_state_is_cut_to_its_letter() -> None:
     statuses = {2: _status()}
-    take_status(statuses, {"2": ["S, as node n0 is broken", 0.0, 1, "x"]}, NOW)
+    take_status(statuses, {"2": ["S, as node n0 is broken", 0.0, 1, "x", 0.0]}, NOW)
     assert statuses[2].state == "S"
 
 
@@ -442,3 +443,37 @@ def test_a_signal_that_ends_agents_may_be_that_of_a_job_that_ends(number: signal
     for code in (-number, 128 + number):
         assert dead(0, "", code, is_oom=False, num_hosts=1, device_lines=()).stopped_from_outside
     assert not dead(0, "", -signal.SIGSEGV, is_oom=False, num_hosts=1, device_lines=()).stopped_from_outside
+
+
+def _held(number: int = 3, *, share: float) -> RankStatus:
+    """A rank that has used no CPU time since a step began 30 s ago, and could not for this share of the time."""
+    status = _status(number, state="R")
+    status.begin(NOW)
+    for second in range(1, 31):
+        take_status({0: status}, {"0": ["R", 0.0, number, "x", share * second]}, NOW + second)
+    return status
+
+
+def test_a_rank_whose_core_others_have_is_neither_quiet_nor_late() -> None:
+    """A user of its node may run processes there. It used no CPU time, since it got none."""
+    at = NOW + 30.0
+    for share, is_named in ((0.99, False), (0.0, True)):
+        statuses = {0: _held(share=share), 1: _status(9, moved_at=at, entered_at=at)}
+        statuses[1].seen_at = statuses[1].known_until = at
+        ahead = _ahead(statuses)
+        assert bool(suspects(statuses, [0, 1], ahead, at, together=True)) == is_named
+        stacks = {0: BEHIND, 1: INSIDE}
+        assert bool(outside(statuses, stacks, _on_one_host(stacks), at)) == is_named
+
+
+@pytest.mark.parametrize(("share", "how"), [(0.0, "late"), (0.1, "late"), (0.3, "working"), (0.99, "working")])
+def test_a_rank_that_a_deadline_ends_without_its_core_was_at_work(share: float, how: str) -> None:
+    at = NOW + 30.0
+    done = Ahead(done=True, furthest=9)
+    statuses = {0: _held(share=share)}
+    alone = alone_at_deadline(statuses, [0], done, at, Deadline(allowed_s=30.0))
+    together = at_deadline(statuses, [0], done, {}, {0: "a"}, at, Deadline(allowed_s=30.0))
+    starting = at_start_deadline(statuses, [0], done, at)
+    assert {suspicion.how for suspicion in (*alone, *together, *starting)} == {how}
+    if how == "working":
+        assert "other processes had its core" in alone[0].detail

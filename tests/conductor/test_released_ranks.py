@@ -50,7 +50,7 @@ class _Stall:
             waits.number, last.number = self.number + 1, self.number + 1
             waits.stack, waits.computes, waits.state, waits.phase = BEHIND, True, "R", "training/step 8"
             if self.lies:
-                status = {str(last.rank): ["S", last.cpu_s, last.number, last.phase]}
+                status = {str(last.rank): ["S", last.cpu_s, last.number, last.phase, 0.0]}
                 fleet._send(fleet._agents[last.rank], {"kind": "status", "ranks": status})
 
 

@@ -408,13 +408,13 @@ def test_malformed_messages_of_an_agent_are_counted() -> None:
     wrong: list[Any] = [
         {"kind": "done", "gen": 0, "seq": 9},
         {"kind": "status", "ranks": 3},
-        {"kind": "status", "ranks": {"0": ["R", 10**400, 1, "x"]}},
+        {"kind": "status", "ranks": {"0": ["R", 10**400, 1, "x", 0.0]}},
         {"kind": "error", "gen": 0, "rank": 77, "phase": "x", "cause": "own"},
     ]
     wrong += [{"seq": 1}]
     unknown: list[Any] = [{"kind": "killed"}, {"kind": "weather", "gen": 0}]
     damaged = [
-        line_of('{"kind":"status","ranks":{"0":["R",Infinity,Infinity,"x"]}}'),
+        line_of('{"kind":"status","ranks":{"0":["R",Infinity,Infinity,"x",0.0]}}'),
         line_of('{"kind":"measurements","gen":0,"src":"rank0.0","seq":7,"measurements":[{"value":NaN}]}'),
         b"@seatrial1 00000000 {}\n",
     ]

@@ -116,7 +116,9 @@ def _status_of(agent: StubAgent, ranks: tuple[int, int]) -> Iterator[None]:
         number = 0
         while not is_over.wait(0.1):
             number += 1
-            agent.send({"kind": "status", "ranks": {str(rank): ["R", float(number), number, "p"] for rank in ranks}})
+            agent.send(
+                {"kind": "status", "ranks": {str(rank): ["R", float(number), number, "p", 0.0] for rank in ranks}}
+            )
 
     thread = threading.Thread(target=say)
     thread.start()

@@ -126,7 +126,7 @@ class _FakeRankProcess:
         return [], False
 
     def status(self) -> list[Any]:
-        return ["S", 0.0, 1, "start-up"]
+        return ["S", 0.0, 1, "start-up", 0.0]
 
     def poll(self) -> int | None:
         return self.exit_code

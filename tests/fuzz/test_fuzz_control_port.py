@@ -238,7 +238,7 @@ _AGENTS_LINES = st.one_of(
         st.sampled_from([0, 1_000, 3_000]),
     ),
     st.builds(
-        lambda word, raw: line_of(f'{{"kind":"status","run":"{RUN}","ranks":{{"0":["R",{raw},1,"{word}"]}}}}'),
+        lambda word, raw: line_of(f'{{"kind":"status","run":"{RUN}","ranks":{{"0":["R",{raw},1,"{word}",{raw}]}}}}'),
         st.sampled_from(["x", "y" * 3_000]),
         st.sampled_from([*RAW_NUMBERS, "0", "null", "[]"]),
     ),

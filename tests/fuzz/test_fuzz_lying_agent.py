@@ -118,7 +118,8 @@ def _shapes(rng: random.Random) -> dict[str, Any]:
     where = {**event, "step": step, "rank": rank}
     check = rng.choice(STEPS).check
     place = {"rank": rank, "check": check, "name": "x", "stage": "measure", "generation": generation}
-    status = [rng.choice("RSTDZX"), rng.choice([0.0, 5.0, 1e9]), rng.choice([0, 1, 10**9, 10**12]), "collectives/meet"]
+    numbers = rng.choice([0.0, 5.0, 1e9]), rng.choice([0, 1, 10**9, 10**12])
+    status = [rng.choice("RSTDZX"), *numbers, "collectives/meet", rng.choice([0.0, 5.0, 1e8])]
     shapes: list[dict[str, Any]] = [
         {"kind": "status", "ranks": {str(rank): status}},
         {"kind": "status", "ranks": {str(rank): status, str(_LIAR): status}},

@@ -8,6 +8,8 @@ from typing import Any
 from event_streams import Stream
 from fake_checks import CHECKS, a_plan
 
+from seatrial.protocol.connecting import OTHERS_HAD_ITS_CORE
+
 ABORT = -6
 PHASES = ("collectives/all_reduce 8 B", "collectives/barrier")
 
@@ -250,6 +252,12 @@ MORE_SCENES: dict[str, Callable[[], Stream]] = {
     "cut short, stood still": lambda: _short("stuck", 18.0),
     "cut short, hardly stood still": lambda: _short("stuck", 2.0),
     "cut short, at work": lambda: _short("working", 2.0),
+    "others had the cores": lambda: _stopped(
+        *(
+            {"rank": rank, "how": "working", "phase": PHASES[1], "detail": OTHERS_HAD_ITS_CORE if rank else ""}
+            for rank in (0, 1)
+        )
+    ),
     "cut short, late": lambda: _short("late", 19.0),
     "one at work": lambda: _stopped({"rank": 1, "how": "working", "phase": PHASES[0]}, until="training"),
     "nobody known": lambda: _stopped(),

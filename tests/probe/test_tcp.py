@@ -125,15 +125,22 @@ def test_connections_of_strangers_are_not_counted(is_open: bool) -> None:
         if not is_open:
             # The caller is another process.
             caller, called = stack.enter_context(_connected(store))
-            others = replace(others, segments={**others.segments, os.fstat(caller.fileno()).st_ino: (0, 0)})
+            others = replace(others, segments={**others.segments, os.fstat(caller.fileno()).st_ino: (0, 0, 0)})
         _sent(called, caller)
         assert tcp.segments_between(before, tcp.sockets(besides=others)) == (0, 0)
 
 
 def test_repeated_answers_to_a_call_are_no_repeated_segments() -> None:
     """A stranger repeats its call before it takes the answer: then nothing has been sent that could be lost."""
-    none, called = tcp.Sockets(frozenset(), {1: (50, 2)}), {1: (150, 5), 2: (0, 2), 3: (1, 40)}
+    none, called = tcp.Sockets(frozenset(), {1: (50, 2, 0)}), {1: (150, 5, 0), 2: (0, 2, 0), 3: (1, 40, 0)}
     assert tcp.segments_between(none, tcp.Sockets(frozenset(), called)) == (101, 4)
+
+
+@pytest.mark.parametrize(("twice", "lost"), [(2, 5), (4, 3), (7, 0), (8, 5), (1, 5)])
+def test_another_end_takes_back_no_more_than_was_sent_again(twice: int, lost: int) -> None:
+    """The kernel counts what it says, also where it lies, or what it says late of what was sent before."""
+    before, after = {1: (50, 9, 2)}, {1: (150, 14, twice)}
+    assert tcp.segments_between(tcp.Sockets(frozenset(), before), tcp.Sockets(frozenset(), after)) == (100, lost)
 
 
 @pytest.mark.root

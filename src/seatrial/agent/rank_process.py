@@ -198,10 +198,10 @@ class RankProcess:
         return self._last_output.last_line(self.buffers[self.output_fd])
 
     def status(self) -> list[Any]:
-        """Return [state letter, CPU seconds, phases entered, label of the phase]."""
+        """Return [state letter, CPU seconds, phases entered, label of the phase, seconds without a core]."""
         number, label = self._phases.read()
-        seen = process.read_process(self.pid)
-        return [seen.state if seen else "X", round(seen.cpu_s, 2) if seen else 0.0, number, label]
+        seen, held_s = process.read_process(self.pid), process.held_s(self.pid)
+        return [seen.state if seen else "X", round(seen.cpu_s, 2) if seen else 0.0, number, label, round(held_s, 2)]
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal. None: the process runs."""

@@ -336,10 +336,12 @@ class BaseConductor(ABC):
 
 def take_status(statuses: Mapping[int, RankStatus], ranks: Mapping[str, Any], now: float) -> None:
     """Update the statuses of a node's ranks. Raises ValueError, TypeError or AttributeError for a malformed report."""
-    for rank, (state, cpu_s, number, phase) in ranks.items():
+    for rank, (state, cpu_s, number, phase, held_s) in ranks.items():
         status = statuses.get(int(rank))
         if status is not None:
-            if not (isinstance(number, int) and -1e9 < cpu_s < 1e9):
-                raise ValueError(f"status of rank {rank}: {number!r} phases, {cpu_s!r} s of CPU time")
+            if not (isinstance(number, int) and -1e9 < cpu_s < 1e9 and -1e9 < held_s < 1e9):
+                raise ValueError(
+                    f"status of rank {rank}: {number!r} phases, {cpu_s!r} s of CPU time, {held_s!r} s without"
+                )
             # A letter: findings show it, and a sentence in its place would be one of ours.
-            status.update((brief(state, 1), cpu_s, number, brief(phase)), now)
+            status.update((brief(state, 1), cpu_s, number, brief(phase)), now, held_s)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from seatrial.conductor.cancellation import is_stop_signal
 from seatrial.conductor.origin import brief
-from seatrial.protocol.connecting import may_come_from_others
+from seatrial.protocol.connecting import OTHERS_HAD_ITS_CORE, may_come_from_others
 from seatrial.protocol.rank_stacks import innermost_frame
 from seatrial.protocol.timeouts import PATIENCE_S, STATUS_S, STUCK_S, patience_s
 from seatrial.util.text import as_name, named_ranks
@@ -41,6 +41,12 @@ _MOST_PHASES = 4
 """Phases that a note names."""
 _CPU_NOISE_S = 0.2
 """CPU time that a waiting process may use within PATIENCE_S without counting as progress."""
+_HELD_SHARE = 0.2
+"""The share of its time without a core from which on a rank is not late through its fault: the checks of CPUs demand
+that a rank has one for 80 %."""
+_MOSTLY_HELD_SHARE = 0.5
+"""The same share from which on it makes progress, as far as others let it: with more of a core it uses CPU time. The
+moments in which a waiting thread wakes up on a busy host are fewer."""
 _UNKNOWN_S = 3 * STATUS_S
 """After so long without a status nobody knows what a rank does: an agent that reads stacks leaves one or two out."""
 
@@ -69,6 +75,12 @@ class RankStatus:
     """Statuses that have come."""
     known_until: float
     """Until when statuses show what it did: late ones come all at once, and the first one is as old as the wait."""
+    held_s: float = 0.0
+    """Seconds for which its main thread could run and had no core, so far."""
+    held_before: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """The same when it last moved, when it last entered a phase, and when the step began."""
+    begun_at: float = 0.0
+    """The time at which the step began."""
 
     @property
     def is_blocked(self) -> bool:
@@ -87,22 +99,35 @@ class RankStatus:
         """Return whether its last status says what it does at ``now``."""
         return now - self.seen_at <= _UNKNOWN_S
 
+    @property
+    def is_held(self) -> bool:
+        """Whether other processes had its core for a part of this step, or of its phase, that explains a delay."""
+        _, entered_s, begun_s = self.held_before
+        return any(
+            self.seen_at > since and self.held_s - before_s >= _HELD_SHARE * (self.seen_at - since)
+            for since, before_s in ((self.entered_at, entered_s), (self.begun_at, begun_s))
+        )
+
     def begin(self, now: float) -> None:
         """Begin a step: what the rank did, and waited for, before counts no more."""
-        self.moved_at = self.entered_at = now
+        self.moved_at = self.entered_at = self.begun_at = now
+        self.held_before = (self.held_s,) * 3
         self.blocked_since = None
 
-    def update(self, status: tuple[str, float, int, str], now: float) -> None:
-        """Take in (state, CPU seconds, phases entered, phase) as the agent read them."""
+    def update(self, status: tuple[str, float, int, str], now: float, held_s: float = 0.0) -> None:
+        """Take in (state, CPU seconds, phases entered, phase), and the seconds without a core, as its agent read."""
         state, cpu_s, number, phase = status
+        moved_s, entered_s, begun_s = self.held_before
         self.seen_at = now
         self.received += 1
         self.known_until = min(now, self.known_until + _UNKNOWN_S)
-        moved = number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S
+        is_held = held_s - moved_s > max(_CPU_NOISE_S, _MOSTLY_HELD_SHARE * (now - self.moved_at))
+        moved = number != self.number or cpu_s - self.cpu_s > _CPU_NOISE_S or is_held
         if moved:
-            self.moved_at, self.cpu_s = now, cpu_s
+            self.moved_at, self.cpu_s, moved_s = now, cpu_s, held_s
         if number != self.number:
-            self.entered_at = now
+            self.entered_at, entered_s = now, held_s
+        self.held_s, self.held_before = held_s, (moved_s, entered_s, begun_s)
         self.number, self.phase, self.state = number, phase, state
         if state not in ("T", "t", "D"):
             self.blocked_since = None
@@ -115,6 +140,7 @@ class RankStatus:
         self.entered_at += missed_s
         self.seen_at += missed_s
         self.known_until += missed_s
+        self.begun_at += missed_s
         if self.blocked_since is not None:
             self.blocked_since += missed_s
 
@@ -422,9 +448,10 @@ def at_deadline(
     A rank that waits inside an operation is behind through no fault: the message that it waits for did not come.
     ``asked``: see ``apart``. Of thousands only some are asked: nothing is known of the others, so they are not
     suspected. ``now``: when the deadline passed; the stacks may have come some time later. A rank that has entered a
-    phase since, or is one of those that ``moved``, may have waited until then, and is nowhere by its stack.
+    phase since, or is one of those that ``moved``, may have waited until then, and is nowhere by its stack. One whose
+    core others had is at work.
     """
-    known = [rank for rank in sorted(waiting) if rank not in moved and statuses[rank].entered_at <= now]
+    known = [rank for rank in _not_held(statuses, waiting) if rank not in moved and statuses[rank].entered_at <= now]
     if deadline.cut_short or not ahead.done:
         known = [rank for rank in known if _is_still(statuses[rank], deadline.allowed_s, now)]
     return _blocked(statuses, waiting, now) or _behind(statuses, waiting, known, ahead, stacks, asked, now)
@@ -435,7 +462,8 @@ def at_start_deadline(
 ) -> list[Suspicion]:
     """Return the suspects when the ranks had no more time to start: those behind the others, or all as stuck."""
     asked = dict.fromkeys(waiting, "")
-    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, sorted(waiting), ahead, {}, asked, now)
+    known = _not_held(statuses, waiting)
+    return _blocked(statuses, waiting, now) or _behind(statuses, waiting, known, ahead, {}, asked, now)
 
 
 def _behind(
@@ -469,7 +497,7 @@ def alone_at_deadline(
     computes = deadline.cut_short and not ahead.done
     known = [
         rank
-        for rank in sorted(waiting)
+        for rank in _not_held(statuses, waiting)
         if (ahead.done and not deadline.cut_short)
         or _is_late(statuses[rank], deadline.allowed_s, now, computes=computes)
     ]
@@ -477,6 +505,10 @@ def alone_at_deadline(
         *blocked,
         *_late(statuses, [rank for rank in known if rank not in {suspicion.rank for suspicion in blocked}], now),
     ] or _all("working", statuses, waiting, now)
+
+
+def _not_held(statuses: Mapping[int, RankStatus], waiting: Collection[int]) -> list[int]:
+    return [rank for rank in sorted(waiting) if not statuses[rank].is_held]
 
 
 def _is_still(status: RankStatus, allowed_s: float, now: float) -> bool:
@@ -502,7 +534,13 @@ def _all(
             rank=rank,
             phase=statuses[rank].phase,
             waited_s=now - statuses[rank].entered_at,
-            detail="uses CPU time" if how == "stuck" and quiet and rank not in quiet else "",
+            detail=(
+                "uses CPU time"
+                if how == "stuck" and quiet and rank not in quiet
+                else OTHERS_HAD_ITS_CORE
+                if how == "working" and statuses[rank].is_held
+                else ""
+            ),
         )
         for rank in sorted(ranks)
     ]

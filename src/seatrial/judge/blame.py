@@ -16,7 +16,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
-from seatrial.judge.how_far import how_far, needed_s
+from seatrial.judge.how_far import how_far, needed_s, whose_cores
 from seatrial.judge.kept_from_devices import kept_from_devices
 from seatrial.judge.lost_nodes import blame_lost_nodes
 from seatrial.judge.more_time import longer_deadline, longer_timeout
@@ -441,6 +441,7 @@ def _deadline(view: StepView) -> list[Finding]:
         what = f"{name} ran out of time: {how_far(view, working)} within {limit}, and {ranks} still at work"
         if needed := needed_s(view, working):
             what += f"; at this pace it needs about {needed:.0f} s"
+        what += whose_cores(view, working)
     elif cut_short:
         what = f"{name} was not finished within {seconds}"
     else:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from seatrial.evidence.evidence import a_node
 from seatrial.judge.step_view import StepView
 from seatrial.judge.trial import TroubleRecord
-from seatrial.util.text import as_name
+from seatrial.protocol.connecting import OTHERS_HAD_ITS_CORE
+from seatrial.util.text import and_list, as_name, named_ranks
 
 _COUNTED = re.compile(r" \((\d{1,9}) of (\d{1,9})\)$")
 """The end of a phase that ``Context.phase`` has counted."""
@@ -25,6 +27,16 @@ def needed_s(view: StepView, entries: Sequence[TroubleRecord]) -> float | None:
     needed = [_needed_s(view, entry) for entry in entries]
     known = [seconds for seconds in needed if seconds is not None]
     return max(known) if known and len(known) == len(needed) else None
+
+
+def whose_cores(view: StepView, entries: Sequence[TroubleRecord]) -> str:
+    """Return the end of a sentence about those of these ranks whose cores other processes had; may be empty."""
+    ranks = sorted(entry.rank for entry in entries if entry.detail == OTHERS_HAD_ITS_CORE and entry.rank is not None)
+    if not ranks:
+        return ""
+    nodes = dict.fromkeys(a_node(view.trial.ranks[rank].place) for rank in ranks if rank in view.trial.ranks)
+    cores = "core" if len(ranks) == 1 else "cores"
+    return f"; other processes had the {cores} of {named_ranks(ranks)}: end them on {and_list([*nodes][:4])}"
 
 
 def _needed_s(view: StepView, entry: TroubleRecord) -> float | None:

@@ -68,6 +68,15 @@ def _cpu_s(fields: list[str]) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def held_s(pid: int) -> float:
+    """Return for how many seconds so far the main thread could run and had no core; 0 where that is not known."""
+    try:
+        with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 def wchan(pid: int) -> str:
     """Return the kernel function in which the main thread waits; empty where the kernel does not show it."""
     try:

@@ -38,9 +38,9 @@ class Sockets:
 
     ports: frozenset[int]
     """Local ports at which it listens."""
-    segments: Mapping[int, tuple[int, int]]
-    """Connection (inode) -> data segments that it has sent so far, and how many of them again since they were lost:
-    without those that arrived twice (RFC 2883), which were late or came in another order."""
+    segments: Mapping[int, tuple[int, int, int]]
+    """Connection (inode) -> data segments that it has sent so far, how many of them again, and how many the other end
+    says to have twice (D-SACK, RFC 2883): what was late, or came in another order, was sent again and not lost."""
 
 
 def sockets(besides: Sockets | None = None) -> Sockets:
@@ -48,7 +48,7 @@ def sockets(besides: Sockets | None = None) -> Sockets:
 
     ``besides``: those of then are left out, and connections that somebody made to a port of then.
     """
-    ports, segments = set[int](), dict[int, tuple[int, int]]()
+    ports, segments = set[int](), dict[int, tuple[int, int, int]]()
     with contextlib.suppress(OSError, AttributeError):  # macOS has neither
         for name in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):  # not a TCP socket, or closed in the meantime
@@ -67,22 +67,23 @@ def sockets(besides: Sockets | None = None) -> Sockets:
                 elif len(info) >= _LEAST_SIZE:
                     whole, places = info.ljust(_SIZE, b"\0"), (_DATA_SEGS_OUT, _TOTAL_RETRANS, _DSACK_DUPS)
                     sent, resent, twice = (struct.unpack_from("I", whole, place)[0] for place in places)
-                    segments[inode] = sent, max(0, resent - twice)
+                    segments[inode] = sent, resent, twice
     return Sockets(frozenset(ports), segments)
 
 
 def segments_between(before: Sockets, after: Sockets) -> tuple[int, int]:
-    """Return the data segments that the connections of ``after`` have sent since, and how many again.
+    """Return the data segments that the connections of ``after`` have sent since, and how many again as they were lost.
 
     The kernel counts repeated answers to a call among the retransmissions of its connection: strangers, who are sent no
-    data, add none.
+    data, add none. It takes the word of the other end for what that has twice, so more than was sent again is no word.
     """
-    all_sent = all_resent = 0
-    for inode, (sent, resent) in after.segments.items():
-        sent_before, resent_before = before.segments.get(inode, (0, 0))
-        all_sent += sent - sent_before
-        all_resent += min(resent - resent_before, sent - sent_before)
-    return all_sent, all_resent
+    all_sent = all_lost = 0
+    for inode, now in after.segments.items():
+        then = before.segments.get(inode, (0, 0, 0))
+        sent, resent, twice = (count - before_then for count, before_then in zip(now, then, strict=True))
+        all_sent += sent
+        all_lost += min(resent - twice if 0 <= twice <= resent else resent, sent)
+    return all_sent, all_lost
 
 
 @dataclass(frozen=True, slots=True)

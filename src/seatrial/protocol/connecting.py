@@ -22,6 +22,8 @@ _PHASES = re.compile(
 )
 """Where a rank waits at the store or forms a group: from the opening of the store until the group is formed."""
 _MEETING = {"bootstrap": "bootstrap/meet at the store", "links": "links/rendezvous at the store"}
+OTHERS_HAD_ITS_CORE = "other processes had its core"
+"""The detail of a suspicion that a rank was still at work, which could run for much of the time, and had no core."""
 OUT_OF_MEMORY = "out of memory: "
 """How the ``detail`` of a ``trouble`` event begins that tells in place of the agent that a rank ended so."""
 FROM_OTHERS = "what it runs, or what came from them, is at fault"

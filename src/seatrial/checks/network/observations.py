@@ -98,7 +98,10 @@ def observe(evidence: Evidence) -> Observations:
     listening = {node.node: node for node in _nodes(evidence)}
     nodes = _one_of_each_machine(listening.values())
     order = tuple(sorted(nodes))
-    position, everybody = {node: at for at, node in enumerate(order)}, bits_of(order)
+    deaf = tuple(node for node in evidence.nodes if node not in listening)
+    # The nodes went by what all shared: one that told nothing here, or two things, was among them.
+    in_turn = tuple(sorted({*order, *deaf}))
+    position, everybody = {node: at for at, node in enumerate(in_turn)}, bits_of(order)
     # As many ranges as that, of nodes that are not known here too.
     most_ranges = max(len(evidence.nodes), len(listening))
     crowded, unheard, called = _crowded(evidence)
@@ -125,8 +128,8 @@ def observe(evidence: Evidence) -> Observations:
         except (TypeError, ValueError, KeyError):
             continue
         failed += (entry for entry in its_failed if entry.how != "busy")
-        near = (order[(position[source] + distance) % len(order)] for distance in distances(len(order)))
-        planned[source] = everybody & ~(1 << source) if fact.value["everybody"] else bits_of(near)
+        near = (in_turn[(position[source] + distance) % len(in_turn)] for distance in distances(len(in_turn)))
+        planned[source] = (everybody if fact.value["everybody"] else bits_of(near) & everybody) & ~(1 << source)
         busy[source] = _busy(its_failed, ROLES)
         tried[source] = planned[source] & ~untried & ~_busy(its_failed, ("data",))
     return Observations(
@@ -140,7 +143,7 @@ def observe(evidence: Evidence) -> Observations:
         unheard=unheard,
         busy=Pairs({source: targets for source, targets in busy.items() if targets}),
         silent=tuple(node for node in order if node not in planned),
-        deaf=tuple(node for node in evidence.nodes if node not in listening),
+        deaf=deaf,
     )
 
 
