@@ -405,7 +405,7 @@ def open_named_folder(path: "str | os.PathLike[str]") -> int:
 
 def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
     """Yield the descriptors of ``way_to``, and whether each is the last. Raises as ``open_named_folder`` does."""
-    entered = set[int]()
+    entered: set[int] = set()
     is_theirs, mode, owner = False, 0, 0
     for place, fd, user, is_last in way_to(names, start):
         if entered and user not in entered and (is_theirs or mode & 0o022):
