@@ -22,6 +22,8 @@ _UNSUITABLE = ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOENT", "ENOTDI
 """Errors that only show that this folder is full or closed to the user: no fault if the user did not name it."""
 _TAKEN = "EEXIST"
 """A name that the trial has chosen at random is taken: no fault of the node."""
+_DENIED = ("EACCES", "EPERM")
+"""With other words than the kernel's a link or a mount of another user leads there (``start.open_named_folder``)."""
 _ACTIONS = {
     "EACCES": "give the user of the ranks the right to write there, or name another folder.",
     "EPERM": "give the user of the ranks the right to write there, or name another folder.",
@@ -99,7 +101,7 @@ def judge_refused(evidence: Evidence, ways: Ways) -> Ruling:
         for folder, code, reason in entries:
             key = value["named"], folder, code, reason, purpose, ways.is_own(fact.rank, folder)
             groups.setdefault(key, []).append(fact)
-    findings, unjudged = [], []
+    findings, unjudged, absent = [], [], []
     for (is_named, folder, code, reason, purpose, _), facts in groups.items():
         nodes = nodes_of(evidence, facts)
         said = reason if reason in _REASONS else quoted(reason)
@@ -109,6 +111,9 @@ def judge_refused(evidence: Evidence, ways: Ways) -> Ruling:
             continue
         if code == _TAKEN:
             unjudged.append(f"storage: {what} (another user may have put a file in the place of ours)")
+            continue
+        if code in _DENIED and reason not in _REASONS:
+            absent.append(f"a folder: {what}; name another one")
             continue
         findings.append(
             Finding(
@@ -120,7 +125,7 @@ def judge_refused(evidence: Evidence, ways: Ways) -> Ruling:
                 action=_ACTIONS.get(code, _CHECK_NODE),
             )
         )
-    return Ruling(findings=tuple(findings), unjudged=tuple(unjudged))
+    return Ruling(findings=tuple(findings), unjudged=tuple(unjudged), absent=tuple(absent))
 
 
 def _doing(words: str) -> str:

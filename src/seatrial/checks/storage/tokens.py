@@ -22,7 +22,7 @@ from seatrial import files
 from seatrial.environment.working_folder import typed_folder
 from seatrial.folders import temporary_place
 from seatrial.rank.meeting import MeetingError
-from seatrial.start import ForeignError
+from seatrial.start import ForeignError, open_named_folder
 
 KEY = "storage/key"
 """The name of the shared key."""
@@ -78,7 +78,7 @@ class Token:
     def __init__(self, folder: str, key: str, rank: int) -> None:
         """Open the folder, and leave no token yet. Raises OSError."""
         self.folder = folder
-        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = open_named_folder(folder)
         weakref.finalize(self, os.close, fd)
         self.way = f"/proc/self/fd/{fd}"
         """The path of the open folder, in this process."""
@@ -102,7 +102,13 @@ class Token:
 
         Another user who may rename it, and so hide it for a while, cannot set its ctime back.
         """
-        return self._left is not None and self._found(self.folder) == self._left
+        with contextlib.suppress(OSError):
+            folder = open_named_folder(self.folder)
+            try:
+                return self._left is not None and self._found(f"/proc/self/fd/{folder}") == self._left
+            finally:
+                os.close(folder)
+        return False
 
     def _found(self, folder: str) -> tuple[int, int] | None:
         """Return which file has the name of the token (st_ino), and when that last got another one (st_ctime_ns)."""
