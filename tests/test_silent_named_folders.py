@@ -52,6 +52,11 @@ _USES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _begin_anew() -> None:
+    start._first_mounts.cache_clear()
+
+
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
     (theirs := tmp_path / "theirs").mkdir()
@@ -148,3 +153,16 @@ def test_an_out_that_is_exchanged_during_a_trial_costs_no_verdict(tmp_path: Path
     assert written.document.exists()
     assert problem.startswith(f"--out {out}: the report cannot be written there ({theirs} {_SAYS})")
     assert (shared / "moved" / run / RECORD).exists()
+
+
+def test_a_mount_over_a_folder_of_a_group_during_a_trial(tmp_path: Path) -> None:
+    (group := tmp_path / "group").mkdir()
+    os.chown(group, 0, NEIGHBOR)
+    group.chmod(0o2770)
+    out = group / "own" / "reports"
+    _, folder = new_folder(out)
+    with mounted_and_unasked(group):
+        assert runs_for_limits(conclude([]), folder) == []
+        written, problem = write_somewhere(conclude([]), out, "")
+    assert written is not None
+    assert problem.startswith(f"--out {out}: the report cannot be written there ({group} {_SAYS})")

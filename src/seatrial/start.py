@@ -17,6 +17,7 @@ cannot start anything, it prints one sentence and ends with exit code 3.
 import contextlib
 import errno
 import fcntl
+import functools
 import hashlib
 import os
 import re
@@ -376,7 +377,8 @@ def open_named_folder(path: "str | os.PathLike[str]") -> int:
 
     A file system of another user is asked where the names and links that lead to it are those of root and this user, in
     folders in which no other can make names, and where the working folder, or that of a descriptor
-    (``/proc/self/fd/N``), lies on it. Raises ForeignError for any other before anything could wait, and PermissionError
+    (``/proc/self/fd/N``), lies on it. Raises ForeignError for any other, and one that was mounted after this process
+    had first opened such a folder, before anything could wait, and PermissionError
     for a link of another user in a folder in which all users can make some, as most kernels do (fs.protected_symlinks).
     """
     path = os.fspath(path)
@@ -407,8 +409,11 @@ def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
     """Yield the descriptors of ``way_to``, and whether each is the last. Raises as ``open_named_folder`` does."""
     entered: set[int] = set()
     is_theirs, mode, owner = False, 0, 0
+    first = _first_mounts()
     for place, fd, user, is_last in way_to(names, start):
-        if entered and user not in entered and (is_theirs or mode & 0o022):
+        # A user who can write to a folder can mount something over it, wherever it lies.
+        is_new = user != 0 and mount_of(fd) not in first
+        if entered and user not in entered and (is_theirs or mode & 0o022 or is_new):
             raise ForeignError(ascii(place)[1:-1], user)
         entered |= {0, user}
         status = os.fstat(fd)
@@ -421,6 +426,14 @@ def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
             raise PermissionError(errno.EACCES, f"{ascii(place)[1:-1]} {words}", place)
         is_theirs = is_theirs or is_foreign
         yield fd, is_last
+
+
+@functools.lru_cache(maxsize=1)
+def _first_mounts() -> "frozenset[str]":
+    """Return the numbers of the mounts that there were when this process first opened a folder that was named."""
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
+        return frozenset(line.split()[0].decode() for line in mounts)
+    return frozenset()
 
 
 def open_again(looked_at: int, access: int) -> int:
