@@ -279,7 +279,6 @@ _ASKS_BY_NAME = {
     "seatrial.targets.mpirun.implementations": "files in /etc",
     "seatrial.bundle": "the code itself",
     "seatrial.checks.storage.tokens": "the names in the folder that was named, without a question about any of them",
-    "seatrial.cli.commands.data_fetch": "the folder that was named",
     "seatrial.cli.commands.report": "what was named, which recorded_events.py has judged",
     "seatrial.cli.run_command": "the working folder",
     "seatrial.training.checkpoint": "the names in a folder that is open, without a question about any of them",

@@ -14,6 +14,7 @@ from neighbor_mount import NEIGHBOR, mounted, mounted_and_unasked
 
 from seatrial import start
 from seatrial.bundle import write_bundle
+from seatrial.cli.commands import data_fetch
 from seatrial.errors import RequestError
 from seatrial.folders import make_folder, open_above, open_judged, open_with_links
 from seatrial.judge.conclude import conclude
@@ -166,3 +167,10 @@ def test_a_mount_over_a_folder_of_a_group_during_a_trial(tmp_path: Path) -> None
         written, problem = write_somewhere(conclude([]), out, "")
     assert written is not None
     assert problem.startswith(f"--out {out}: the report cannot be written there ({group} {_SAYS})")
+
+
+def test_data_fetch_refuses_a_folder_to_which_a_neighbor_leads(theirs: Path, tmp_path: Path) -> None:
+    _plant(tmp_path / "named", theirs / "sub")
+    options = {"name": "mnist", "folder": tmp_path / "named", "mirrors": []}
+    with mounted_and_unasked(theirs), pytest.raises(RequestError, match=f"{theirs} {_SAYS}"):
+        data_fetch.run(options, debug=False)

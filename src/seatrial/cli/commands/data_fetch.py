@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.cli.command import Command
 from seatrial.errors import RequestError
+from seatrial.start import open_named_folder
 from seatrial.targets.option import Option
 from seatrial.util.streams import print_status
 from seatrial.util.text import printable
@@ -54,8 +55,15 @@ def run(options: Mapping[str, Any], *, debug: bool) -> int:
     from seatrial.training.data.fetch import mirror_url
 
     name, folder = options["name"], options["folder"]
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise RequestError(f"--data {folder}: exists and is not a folder; name a folder.")
+    if folder is not None:
+        try:
+            os.close(open_named_folder(folder))
+        except FileNotFoundError:
+            pass
+        except NotADirectoryError:
+            raise RequestError(f"--data {folder}: exists and is not a folder; name a folder.") from None
+        except OSError as error:
+            raise RequestError(f"--data {folder}: cannot be used ({error.strerror}); name another folder.") from None
     dataset = _dataset(name)
     if dataset is None:
         print(f"{name} needs no files.", flush=True)
