@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import errno
 import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -129,6 +131,24 @@ def test_slow_work_of_its_own_hides_no_silent_controller(monkeypatch: pytest.Mon
         assert agent.serve([], []) == 3
     os.close(read)
     os.close(write)
+
+
+def test_an_agent_that_can_start_no_rank_says_what_its_host_lacks(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    noted: list[str] = []
+    monkeypatch.setattr(Agent, "_note", lambda agent, text: noted.append(text))
+    monkeypatch.setattr(subprocess, "Popen", no_process)
+    peer.send(_start_program("pass"))
+    peer.begin()
+    reader = threading.Thread(target=peer.read)
+    reader.start()
+    assert peer.agent.serve([], []) == 3
+    peer.agent._connection.close()
+    reader.join()
+    error = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    assert noted == [f"the agent of node 0 got no further thread or process from its host: {error}"]
 
 
 def test_a_controller_that_sends_and_reads_nothing_ends_it(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -156,6 +157,17 @@ def test_the_guardian_keeps_no_descriptor_open() -> None:
         process.send_signal(END_AT_ONCE)
         assert process.wait(20) == -signal.SIGKILL
         os.close(reading)
+
+
+def test_where_no_process_is_left_an_agent_says_so() -> None:
+    code = "import errno, os\n"
+    code += "def fork(): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+    code += "os.fork = fork; from seatrial.agent import agent_main; agent_main.main()"
+    environ = {**os.environ, "SEATRIAL_CONTROL": "127.0.0.1:9", "SEATRIAL_TOKEN": "secret", "SEATRIAL_JOB": "x"}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 3
+    assert done.stderr == f"seatrial agent: {platform.node()} gives this agent no process: {os.strerror(11)}.\n"
 
 
 def test_without_proc_the_last_line_of_an_agent_says_so() -> None:

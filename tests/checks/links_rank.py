@@ -50,6 +50,10 @@ def no_port_for_the_group(*_: object) -> None:
     raise MeetingError("[/pytorch/third_party/gloo/gloo/transport/tcp/listener.cc:38] bind: Address already in use")
 
 
+def no_thread(*_: object) -> None:
+    raise RuntimeError(os.strerror(errno.EAGAIN))
+
+
 def receive_late(tensor: torch.Tensor, source: int) -> None:
     time.sleep(0.4)
     recv(tensor, source)
@@ -65,6 +69,8 @@ elif lie == "early":
     links_torch.sum = sum_of_before
 elif lie == "no port for the group":
     links.groups.form = no_port_for_the_group
+elif lie == "no thread":
+    links.groups.form = no_thread
 elif lie == "late":
     distributed.recv = receive_late
 params = Params(**json.loads(sys.argv[4]))

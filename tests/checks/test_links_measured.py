@@ -136,14 +136,16 @@ _GROUP: dict[str, Any] = {"groups": [[0, 1, 2]], "list_below_gbps": 1e9}
         pytest.param("no port for the group", _PAIR, id="for a pair"),
         # The members of a group take their ports without a word before.
         pytest.param("no port for the group", _GROUP, id="for a group"),
+        pytest.param("no thread", _PAIR, id="a thread for a pair"),
     ],
 )
-def test_a_rank_whose_host_has_no_port_left_accuses_nobody(lie: str, part: dict[str, Any]) -> None:
+def test_a_rank_whose_host_lacks_a_port_or_a_thread_accuses_nobody(lie: str, part: dict[str, Any]) -> None:
     """Another process of its host may hold them all. Its peer waits in vain, and only says so."""
     answers = measured(3, part, lie=lie)
     said = [(fact["name"], str(fact["value"])) for fact in answers[0][1] if fact["name"] != "asked"]
     assert [name for name, _ in said] == ["unmet"]
-    assert "Address already in use" in said[0][1]
+    lack = "Resource temporarily unavailable" if lie == "no thread" else "Address already in use"
+    assert lack in said[0][1]
     if lie == "no port":
         assert [fact["name"] for fact in answers[1][1]] == ["unmet"]
 
@@ -153,6 +155,7 @@ def test_a_rank_whose_host_has_no_port_left_accuses_nobody(lie: str, part: dict[
     [
         ("[/pytorch/gloo/listener.cc:38] bind: Address already in use", "bind: Address already in use"),
         ("NCCL error, 2.21\nLast error:\nsocket: Too many open files", "Too many open files: NCCL error, 2.21"),
+        ("Resource temporarily unavailable", "Resource temporarily unavailable"),
         ("[/pytorch/gloo/pair.cc:144] Timed out waiting", "Timed out waiting"),
     ],
 )

@@ -150,6 +150,8 @@ class _RaisingStore:
         (RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. can't allocate memory"), "fabric"),
         (RuntimeError("cannot connect to host 'was built without: CUDA error'"), "fabric"),
         (MeetingError("CUDA error: out of memory"), "fabric"),
+        (RuntimeError("Resource temporarily unavailable"), "processes"),
+        (RuntimeError("cannot connect to host 'can't start new thread'"), "fabric"),
         (TypeError("a mistake of ours"), "own"),
         (NotImplementedError("a mistake of ours"), "own"),
         (dist.DistBackendError(_NCCL + "Call to ibv_reg_mr failed: Cannot allocate memory"), "memory"),

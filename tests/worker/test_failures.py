@@ -14,6 +14,11 @@ from seatrial.worker.failures import cause_of
 
 NOT_BUILT = "NCCL error in: /x/NCCLUtils.cpp:77, unhandled cuda error\nLast error:\nCuda failure 209 'no kernel image'"
 
+NO_THREAD = (
+    "NCCL error in: /x/NCCLUtils.cpp:77, unhandled system error\nLast error:\nCall to pthread_create failed: Resource"
+    " temporarily unavailable"
+)
+
 
 def test_memory_that_torch_could_not_get() -> None:
     with pytest.raises(RuntimeError) as raised:
@@ -57,6 +62,13 @@ def test_a_torch_that_has_the_memory_error_in_its_old_place_only(monkeypatch: py
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "memory"),
         (RuntimeError("CUDA error: out of memory"), "memory"),
         (OSError(12, "Cannot allocate memory"), "memory"),
+        (BlockingIOError(11, "Resource temporarily unavailable"), "processes"),
+        (BlockingIOError(11, "Resource temporarily unavailable", "/mnt/data"), "own"),
+        (RuntimeError("can't start new thread"), "processes"),
+        (RuntimeError("Resource temporarily unavailable"), "processes"),
+        (dist.DistBackendError(NO_THREAD), "processes"),
+        (dist.DistNetworkError("Resource temporarily unavailable"), "fabric"),
+        (RuntimeError("the file 'can't start new thread' of another rank"), "own"),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "device"),
         (RuntimeError("CUDA error: uncorrectable NVLink error detected during the execution"), "fabric"),
         (torch.AcceleratorError("CUDA error: uncorrectable NVLink error detected during the execution"), "fabric"),

@@ -39,7 +39,8 @@ _END_S = 2.0
 def guard() -> None:
     """Fork. The parent becomes the guardian, and ends as the agent does; this returns in the child, the agent.
 
-    Raises SeatrialError without /proc, from which the guardian learns what the agent has left behind.
+    Raises SeatrialError without /proc, from which the guardian learns what the agent has left behind, and where there
+    is no process left for it.
     """
     if not os.path.isdir("/proc/self/fd"):
         raise SeatrialError(f"{platform.node()} has no /proc, which agents read; mount it: mount -t proc proc /proc.")
@@ -49,7 +50,10 @@ def guard() -> None:
     # As long as they are blocked, no signal is lost between the fork and the guardian's first wait.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     guardian = os.getpid()
-    agent = os.fork()
+    try:
+        agent = os.fork()
+    except OSError as error:
+        raise SeatrialError(f"{platform.node()} gives this agent no process: {error.strerror}.") from error
     if agent:
         try:
             _end_like(_watch(agent))

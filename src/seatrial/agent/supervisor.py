@@ -45,6 +45,7 @@ from seatrial.protocol.commands import (
 )
 from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent, StackEvent
 from seatrial.protocol.job_digest import Start
+from seatrial.protocol.own_errors import lacks_processes
 from seatrial.protocol.start_fields import fault_of_command
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
@@ -143,8 +144,10 @@ class Agent:
             self._loop(signals, for_ranks)
         except ConnectionUnusableError as error:
             self._note(f"node {self._node_rank} {error}; its ranks were ended")
-        except Exception as error:  # a bug of ours, or no more descriptors: never a fault of the node
-            self._note(f"the agent of node {self._node_rank} failed: {type(error).__name__}: {error}")
+        except Exception as error:  # a bug of ours, or no more descriptors or processes: never a fault of the node
+            said = f"{type(error).__name__}: {error}"
+            how = "got no further thread or process from its host" if lacks_processes(said) else "failed"
+            self._note(f"the agent of node {self._node_rank} {how}: {said}")
         self._end_node_process()
         self._end_ranks(stacks=())
         self._watch.finish()

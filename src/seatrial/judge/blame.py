@@ -1,8 +1,9 @@
 """The culprit of a trial that did not run to its end. Pure: a trial in, findings out.
 
 Only the primary cause of each generation is named. In this order: ranks that died, ran out of memory or lost their
-device; a rank that raised an exception; a frozen rank; a rank that never entered a collective; a lost node; the
-fabric, to which ranks belong that crashed while they connected to other hosts.
+device, or got no further thread from their host, for which nobody is named; a rank that raised an exception; a frozen
+rank; a rank that never entered a collective; a lost node; the fabric, to which ranks belong that crashed while they
+connected to other hosts.
 The errors that other ranks reported meanwhile ("connection reset by peer") are consequences and become evidence.
 """
 
@@ -16,6 +17,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
+from seatrial.judge.host_lacks import LACKED, NO_PROCESS, NO_PROCESS_ACTION, lacks_of_hosts, without_processes
 from seatrial.judge.how_far import how_far, needed_s, whose_cores
 from seatrial.judge.kept_from_devices import kept_from_devices
 from seatrial.judge.lost_nodes import blame_lost_nodes
@@ -35,9 +37,9 @@ from seatrial.judge.step_view import (
 )
 from seatrial.judge.trial import AgentEnd, ErrorRecord, ExitRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
-from seatrial.protocol.connecting import FROM_OTHERS, connects
+from seatrial.protocol.connecting import FROM_OTHERS
 from seatrial.protocol.fabric_errors import MTU_ACTION
-from seatrial.protocol.own_errors import in_one_line, is_of_link, lack_of_host
+from seatrial.protocol.own_errors import in_one_line, is_of_link, lacks_processes
 from seatrial.protocol.timeouts import patience_s
 from seatrial.util.text import all_named, all_of, as_name, named_ranks, out_of_memory_words, quoted
 
@@ -62,10 +64,6 @@ _CONNECTED = (
     "look at its last output, at the libraries and plugins that it loads to communicate, and at the memory there; if"
     " all nodes are alike in that, repeat the trial without one of the others after the other: it may send what no rank"
     " of ours sends"
-)
-_LACKED = (
-    "look there at the limit of open files (ulimit -n), at the memory, and at who connects to the ports of its ranks"
-    " (ss -tnp)"
 )
 
 
@@ -113,7 +111,10 @@ def _noted(trial: Trial, note: Note) -> str:
 
 def _could_not(failure: NodeFailure, check: str, place: str) -> Finding:
     error, *more = failure.error.splitlines() or ["no message"]
-    what = f"{_BUG}: {quoted(error)}; seen on {a_node(place)}, in {check}"
+    what = f"{quoted(error)}; seen on {a_node(place)}, in {check}"
+    if lacks_processes(error):
+        return _finding("error", check, f"{NO_PROCESS}: {what}", NOBODY, evidence=tuple(more), action=NO_PROCESS_ACTION)
+    what = f"{_BUG}: {what}"
     return _finding("error", check, what, SEATRIAL, evidence=tuple(more), action=_REPORT_IT)
 
 
@@ -128,7 +129,10 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
         for rank, ending in view.died.items()
         if ending and describe_exit(ending.code).signal == "SIGABRT" and not may_be_device(trial, ending)
     }
-    others = bool(broken or kept_from or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died))
+    lacking = {rank: error for rank, error in sorted(view.raised.items()) if error.cause == "processes"}
+    others = bool(
+        broken or kept_from or lacking or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died)
+    )
     died = {rank: ending for rank, ending in view.died.items() if not (others and rank in aborted)}
     if len(died) > 1:
         # Of several deaths, those with an unknown exit status are more likely consequences.
@@ -138,7 +142,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
     if follow < died.keys() or any(finding.severity == "fail" for finding in blame_lost_nodes(view)):
         died = {rank: ending for rank, ending in died.items() if rank not in follow}
     phases = {entry.rank: entry.phase for entry in view.of("dead")}
-    waiting = view.waiting([*died, *broken, *kept_from])
+    waiting = view.waiting([*died, *broken, *kept_from, *lacking])
     findings = []
     for rank, ending in sorted(died.items()):
         described = describe_exit(ending.code) if ending else None
@@ -159,7 +163,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
             )
         )
     findings += [_broken(view, rank, error, waiting) for rank, error in sorted(broken.items())]
-    return [*findings, *kept_from_devices(view, kept_from, waiting)]
+    return [*findings, *kept_from_devices(view, kept_from, waiting), *without_processes(view, lacking, waiting)]
 
 
 def _oom_words(ending: ExitRecord) -> str:
@@ -315,11 +319,11 @@ def _fabric(view: StepView) -> list[Finding]:
         what = f"{named_ranks([*linked])} saw an error of a link between GPUs{in_phase(error.phase)}"
         what += f": {quoted(in_one_line(error.message))}"
         action = _BOTH_ENDS
-    elif lacking := {} if stuck or late or len(nodes) < 2 else _lacking(errors):
+    elif lacking := {} if stuck or late or len(nodes) < 2 else lacks_of_hosts(errors):
         rank, lack = next(iter(lacking.items()))
         what = f"{view.trial.label(rank)} lacked ports, open files or memory{in_phase(view.raised[rank].phase)}"
         what += f' ("{lack}"), while connecting to other nodes: {FROM_OTHERS}'
-        action = _LACKED
+        action = LACKED
     elif (worst := clearest(unreached.values())) is not None:
         rank = next(rank for rank, error in unreached.items() if error == worst)
         what += f": {view.trial.label(rank)} could not connect to {worst.words()}"
@@ -338,12 +342,6 @@ def _fabric(view: StepView) -> list[Finding]:
     culprit = _either_end(view, [*linked]) if linked else _between(nodes)
     options = () if linked else telling_apart(view.trial, nodes)
     return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action, options=options)]
-
-
-def _lacking(errors: Iterable[ErrorRecord]) -> dict[int, str]:
-    """Return what the host of a rank lacked while the rank connected to others, which may have taken it, by rank."""
-    lacks = {error.rank: lack_of_host(error.message) for error in errors if connects(error.phase)}
-    return {rank: lack for rank, lack in sorted(lacks.items()) if lack}
 
 
 def _linked(view: StepView) -> dict[int, ErrorRecord]:

@@ -16,7 +16,7 @@ from seatrial.plan.model import Plan
 from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, may_come_from_others
 from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import gave_up, says_lost, says_why_aborted
-from seatrial.protocol.own_errors import is_of_device, link_error, setup_error
+from seatrial.protocol.own_errors import is_of_device, lack_of_processes, link_error, setup_error
 from seatrial.util.text import as_name
 
 _MOST_EVIDENCE = 6
@@ -207,7 +207,9 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
         said = (trial.device_type == "cuda" and link_error(ending.last_lines)) or _why_aborted(ending.last_lines)
         aborted = describe_exit(ending.code).signal == "SIGABRT"
         from_others = is_among_hosts and _may_come_from_others(trial, ending)
-        if (aborted or ending.code > 0) and not from_others and (kept_from := _setup_error(trial, ending)):
+        if lack := _lack_of_processes(trial, ending):
+            raised[rank] = _error_at_end(ending, "processes", lack)
+        elif (aborted or ending.code > 0) and not from_others and (kept_from := _setup_error(trial, ending)):
             raised[rank] = _error_at_end(ending, "setup", kept_from)
         elif said and aborted and not has_device_error(trial, ending):
             # NCCL's watchdog aborts its process when a peer is missing, or a link to one fails, and Gloo's when one
@@ -305,6 +307,15 @@ def may_be_device(trial: Trial, ending: ExitRecord) -> bool:
 
 def _setup_error(trial: Trial, ending: ExitRecord) -> str:
     return setup_error(ending.last_lines) if trial.device_type == "cuda" else ""
+
+
+def _lack_of_processes(trial: Trial, ending: ExitRecord) -> str:
+    """Return what a rank printed if it ended since its host gave it no further thread: libraries then exit, abort, or
+    interrupt the process. Empty: it did not."""
+    ends_itself = ending.code > 0 or -ending.code in (signal.SIGABRT, signal.SIGINT, *CRASHES)
+    if not ends_itself or has_device_error(trial, ending):
+        return ""
+    return lack_of_processes(ending.last_lines)
 
 
 def _bystanders(

@@ -16,9 +16,9 @@ SCHEMA = 2
 """Version of the events and of the report."""
 
 
-Cause = Literal["memory", "device", "setup", "fabric", "request", "own"]
+Cause = Literal["memory", "device", "setup", "processes", "fabric", "request", "own"]
 """Why a rank failed, as it says; ``setup``: the driver, the libraries or other processes keep it from using its device;
-``own``: a bug in seatrial."""
+``processes``: its host gives it no further thread or process; ``own``: a bug in seatrial."""
 THIS_MACHINE = "this machine"
 """The place of a node that joined from the machine of the controller, by whatever address of it."""
 

@@ -150,11 +150,27 @@ which are about graphs of CUDA."""
 _OF_A_HANDLE = re.compile("invalid argument|invalid device (?!function)|not supported(?! in the installed)", re.I)
 """Further ones in NCCL, about a handle to memory that another process has sent: torch opens none."""
 
-_OF_THIS_HOST = tuple(
-    os.strerror(number)
-    for number in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NONE_LEFT = os.strerror(errno.EAGAIN)
+"""The words of the system where it gives a process no further thread or child."""
+_OF_THIS_HOST = (
+    *(os.strerror(number) for number in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENOBUFS)),
+    *(os.strerror(number) for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)),
+    _NONE_LEFT,
 )
-"""The words of the system where this host has no port, no descriptor or no memory left, as Gloo and NCCL quote them."""
+"""The words of the system where this host has no port, no descriptor, no memory or no process left, as Gloo and NCCL
+quote them."""
+_NO_PROCESS = re.compile(
+    _BEFORE
+    + r"(?:can't start new thread"
+    + rf"|(?:\[Errno \d{{1,3}}\] |thread constructor failed: )?{re.escape(_NONE_LEFT)}\s*(?:\n|$)"
+    + rf"|Call to (?:pthread_create|fork) failed ?: {re.escape(_NONE_LEFT)}"
+    + r"|libgomp: Thread creation failed"
+    + r"|OMP: Error #\d{1,3}: System unable to allocate necessary resources for OMP thread"
+    + rf"|OMP: System error #\d{{1,3}}: {re.escape(_NONE_LEFT)}"
+    + r"|OpenBLAS blas_thread_init: pthread_create failed)",
+    re.I,
+)
+"""Beginnings of what Python, C++, NCCL and the libraries that share work among threads say of that."""
 _LOCKED_MEMORY = "ibv_"
 """In the name of a call for an adapter of the network. It takes memory that is locked, of which others take nothing."""
 
@@ -195,6 +211,17 @@ def may_be_of_others(text: str) -> bool:
 def lack_of_host(text: str) -> str:
     """Return what this host lacked, where an error says so; empty if it does not. It says nothing of any other host."""
     return next((words for words in _OF_THIS_HOST if words in text), "")
+
+
+def lacks_processes(text: str) -> bool:
+    """Return whether a message says that its process could have no further thread or process."""
+    nccl = _nccl_said(text)
+    return _NO_PROCESS.match(text if nccl is None else nccl[1]) is not None
+
+
+def lack_of_processes(lines: Sequence[str]) -> str:
+    """Return the message in the output of a rank that says so, in one line; empty: there is none."""
+    return next((in_one_line(text) for text in _messages(lines) if lacks_processes(text)), "")
 
 
 def keeper(text: str) -> Keeper:

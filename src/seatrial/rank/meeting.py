@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from seatrial.protocol.own_errors import is_of_device, may_be_of_others, own_cause
+from seatrial.protocol.own_errors import is_of_device, lacks_processes, may_be_of_others, own_cause
 
 
 class MeetingError(RuntimeError):
@@ -41,15 +41,17 @@ class Member(Protocol):
 def among_others(member: Member) -> Iterator[None]:
     """Raise MeetingError for the exceptions of torch that false answers end in, such as a length that no memory holds.
 
-    Errors with a class that says more stay as they are, and what torch says of this rank itself; among ranks of one
-    node so does a lack of memory or descriptors. Where ranks of other nodes meet, whoever connects may have taken them.
+    Errors with a class that says more stay as they are, and what torch says of this rank itself, also that it got no
+    thread; among ranks of one node so does a lack of memory or descriptors. Where ranks of other nodes meet, whoever
+    connects may have taken those.
     """
     try:
         yield
     except (IndexError, MemoryError, OverflowError, RuntimeError, ValueError) as error:
         is_alone = member.local_world_size == member.world_size
         text = str(error)
-        is_plain = type(error) is RuntimeError and not is_of_device([text]) and own_cause(text) != "request"
+        is_own = is_of_device([text]) or own_cause(text) == "request" or lacks_processes(text)
+        is_plain = type(error) is RuntimeError and not is_own
         if is_plain or (isinstance(error, RuntimeError) and may_be_of_others(text) and not is_alone):
             raise MeetingError(text) from error
         if isinstance(error, RuntimeError) or (isinstance(error, MemoryError) and is_alone):

@@ -1,4 +1,4 @@
-"""Classification of an exception in a rank: memory, device, setup, fabric, request, or a bug in seatrial."""
+"""Classification of an exception in a rank: memory, device, setup, processes, fabric, request, or a bug in seatrial."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
 from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import names_fabric
-from seatrial.protocol.own_errors import is_of_link, own_cause
+from seatrial.protocol.own_errors import is_of_link, lacks_processes, own_cause
 from seatrial.rank.meeting import MeetingError
 
 _UNREACHED = (
@@ -45,14 +45,20 @@ def cause_of(error: BaseException) -> Cause:
     if isinstance(error, OSError):
         if error.errno == errno.ENOMEM:
             return "memory"
+        if error.errno == errno.EAGAIN and error.filename is None:
+            return "processes"
         is_of_peer = isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)) or error.errno in _UNREACHED
         # A file system says so, too, with the name of the file.
         return "fabric" if is_of_peer and error.filename is None else "own"
     if not isinstance(error, RuntimeError) or isinstance(error, (NotImplementedError, RecursionError)):
         return "own"
     text = str(error)
-    if isinstance(error, getattr(dist, "DistError", ())):
-        own = own_cause(text) if isinstance(error, getattr(dist, "DistBackendError", ())) else ""
+    is_of_store = isinstance(error, getattr(dist, "DistError", ()))
+    is_of_backend = isinstance(error, getattr(dist, "DistBackendError", ()))
+    if lacks_processes(text) and (is_of_backend or not is_of_store):
+        return "processes"
+    if is_of_store:
+        own = own_cause(text) if is_of_backend else ""
         return own if own in ("memory", "device", "setup") else "fabric"
     # A build of torch without this or that was somebody's choice, and no mistake of ours.
     if cause := own_cause(text):

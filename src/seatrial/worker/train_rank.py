@@ -314,7 +314,7 @@ def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, rep
     if isinstance(error, _RendezvousError) and error.__cause__ is not None:
         # All other reasons, such as a name or a file, may be the work of others.
         own = cause_of(error.__cause__)
-        cause = own if own in ("memory", "device", "setup", "request") else "fabric"
+        cause = own if own in ("memory", "device", "setup", "processes", "request") else "fabric"
     message = str(error) if isinstance(error, SeatrialError) else f"{type(error).__name__}: {_first_line(error)}"
     reporter.error(error, cause, message)
     if spec.debug:
