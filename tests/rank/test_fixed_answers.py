@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -81,10 +83,14 @@ def _agree(context: FakeContext) -> None:
             return
 
 
-def _begin_turn(context: FakeContext) -> None:
+def _turns(context: FakeContext, last_start: float = math.inf) -> Any:
     turns: Any = _RoundOnFabric.__new__(_RoundOnFabric)
-    turns._context, turns._request, turns._name, turns._last_start = context, {"fabric": "nodes"}, "links", 0.0
-    assert turns._begin_turn(0, [0, 1, 2])
+    turns._context, turns._request, turns._name, turns._last_start = context, {"fabric": "nodes"}, "links", last_start
+    return turns
+
+
+def _begin_turn(context: FakeContext) -> None:
+    assert _turns(context)._begin_turn(0, [0, 1, 2])
     groups.add_to_key(context, "links/broken")
     assert groups.has_key(context, "links/broken")
 
@@ -96,6 +102,20 @@ def test_no_false_length_is_read_after_a_group_has_formed(liar: _Liar, wait: Cal
     wait(context)
     assert not liar.asked_for_value
     context.store = None
+
+
+@pytest.mark.parametrize("counted", [1, 5])
+def test_a_stranger_that_counts_in_a_turn_holds_up_no_rank(counted: int) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=2), wait_for_workers=False)
+    store.add("links/0/turn 0", counted)
+
+    def begin(rank: int) -> list[bool]:
+        own = dist.TCPStore("127.0.0.1", store.port, None, False, timedelta(seconds=2))
+        context = FakeContext(check="links", rank=rank, world_size=3, store=own)
+        return [_turns(context)._begin_turn(0, [0, 1, 2]), _turns(context, -1.0)._begin_turn(1, [0, 1, 2])]
+
+    with ThreadPoolExecutor(3) as ranks:
+        assert list(ranks.map(begin, range(3))) == [[True, False]] * 3
 
 
 def test_a_number_that_is_none_is_an_error_and_ends_no_store() -> None:

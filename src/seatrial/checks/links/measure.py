@@ -41,7 +41,7 @@ _LATE = 0.8
 """The share of ``Params.pair_timeout_s`` from which on a peer may have given up a rank that came late."""
 _BUDGET = 0.5
 """The share of a round's time after which no turn begins; the rest is for a last turn in which all pairs fail."""
-_TURN, _NO_TURN = 1, 2
+_TURN, _NO_TURN = 1, 1 << 32
 """The word of the rank that comes last: the turn begins, or the round has no time left for it."""
 _LONGEST_REASON = 200
 """Characters of a reason."""
@@ -217,15 +217,15 @@ class _RoundOnFabric:
     def _late(self, late_s: float, failed: str, *, is_crowded: bool = False) -> str:
         """Return why a failure accuses nobody: one of the two may have come so late that the other one gave it up.
 
-        A page that many read answers late, and a machine may stand still. Other processes of a host may have
-        taken its last port or its memory. ``late_s``: how late this rank read that the peer had begun. ``is_crowded``:
-        others may have kept the peer from reading the page of this rank. Empty for ranks that were in time, and without
-        a failure.
+        A page that many read answers late, and a machine may stand still. Other processes of a host may have taken its
+        last port, its memory or its last thread. ``late_s``: how late this rank read that the peer had begun.
+        ``is_crowded``: others may have kept the peer from reading the page of this rank. Empty for ranks that were in
+        time, and without a failure.
         """
         late_s += self._page.stood_still_s
         why = "others read the page of this rank all the time" if is_crowded else ""
         if lack_of_host(failed):
-            why = "this host lacks a port or memory"
+            why = "this host lacks a port, memory or a thread"
         if late_s > _LATE * self._params.pair_timeout_s:
             why = f"this rank was {late_s:.1f} s late"
         return f"{why}: {failed}"[:_LONGEST_REASON] if failed and why else ""
@@ -433,9 +433,10 @@ class _RoundOnFabric:
         """
         self._context.phase(f"{self._request['fabric']} turn {turn}")
         name = f"{self._name}/{min(members)}/turn {turn}"
-        if groups.add_to_key(self._context, name) == len(members):
+        # Where a stranger counts as well, several members are the last one, so the sum has several answers.
+        if groups.add_to_key(self._context, name) >= len(members):
             groups.add_to_key(self._context, f"{name}/all", _NO_TURN if time.monotonic() > self._last_start else _TURN)
-        return groups.wait_for_number(self._context, f"{name}/all") == _TURN
+        return groups.wait_for_number(self._context, f"{name}/all") < _NO_TURN
 
     def _begin_transfers(self, turn: int) -> None:
         """Say that this rank connects no more in this turn; all ranks do, since all pass the same phases."""
