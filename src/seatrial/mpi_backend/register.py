@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ipaddress
 import os
+import socket
 import sys
 import zlib
 from collections import Counter
@@ -109,8 +112,6 @@ def _create(opts: Any, backend_options: Any) -> MpiGroup:
 
 def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
     """Rendezvous by ``init_method="mpi://"``: rank and world size come from MPI, and rank 0 opens the store."""
-    import socket
-
     from seatrial.mpi_backend.lane import Watchdog
 
     timeout = options.get("timeout") or timedelta(minutes=5)
@@ -126,12 +127,44 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
         # Not every build of torch has libuv.
         if world.rank == 0:
             store = dist.TCPStore("0.0.0.0", 0, world.size, True, timeout, wait_for_workers=False, use_libuv=False)
-            text = f"{'127.0.0.1' if local.size == world.size else socket.gethostname()} {store.port}"
+            text = f"{'127.0.0.1' if local.size == world.size else _own_address()} {store.port}"
         host, port = _broadcast_address(world, text)
     if store is None:
         store = dist.TCPStore(host, port, world.size, False, timeout, use_libuv=False)
     yield store, world.rank, world.size
     raise RuntimeError("an mpi:// rendezvous cannot be repeated; destroy the process group and form a new one")
+
+
+def _own_address() -> str:
+    """Return the address at which the others reach this rank.
+
+    A name they would have to ask for: in a pod that of any account with a Service, or of a domain of the host, comes
+    first on the way of the question, and each rank would join a stranger. The own name is in /etc/hosts of a pod.
+    """
+    try:
+        ipaddress.ip_address(master := os.environ.get("MASTER_ADDR", ""))
+        towards = [master]
+    except ValueError:
+        towards = []
+    with contextlib.suppress(OSError):
+        towards += [str(place[0]) for *_, place in socket.getaddrinfo(socket.gethostname(), None)]
+    # Debian maps the name of a host to 127.0.1.1. The last ones are for documentation (RFC 5737, RFC 3849): the default
+    # route leads there, and no packet leaves.
+    for address in (*towards, "192.0.2.1", "2001:db8::1"):
+        if source := _source_towards(address):
+            number = ipaddress.ip_address(source.partition("%")[0])
+            if not (number.is_loopback or number.is_link_local):
+                return source
+    return "127.0.0.1"
+
+
+def _source_towards(address: str) -> str:
+    """Return the address from which this host sends to another one; empty without a way."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect((address, 9))
+        return str(way.getsockname()[0])
+    return ""
 
 
 def _reason_for_one_rank(size: int, environ: Mapping[str, str]) -> str:
