@@ -52,7 +52,7 @@ def test_a_relative_path_begins_where_the_user_is(link: Path, monkeypatch: pytes
     monkeypatch.chdir(link.parent)
     fd, words = open_with_links("shared")
     os.close(fd)
-    assert words == "./shared is a link of user 12345"
+    assert words == f"{link} is a link of user 12345"
 
 
 READ = [lambda path: hosts_of(None, path), read_patch]

@@ -15,7 +15,7 @@ from neighbor_mount import NEIGHBOR, mounted, mounted_and_unasked
 from seatrial import start
 from seatrial.bundle import write_bundle
 from seatrial.cli.commands import data_fetch
-from seatrial.errors import RequestError
+from seatrial.errors import RequestError, SeatrialError
 from seatrial.folders import make_folder, open_above, open_judged, open_with_links
 from seatrial.judge.conclude import conclude
 from seatrial.report.earlier_runs import runs_for_limits
@@ -25,6 +25,8 @@ from seatrial.run import run_trial
 from seatrial.run.record import Recorder, new_folder
 from seatrial.targets.kubernetes import log_copies
 from seatrial.training.checkpoint import CheckpointFolder
+from seatrial.training.data.datasets import DATASETS
+from seatrial.training.data.fetch import fetch
 from seatrial.training.profile import StepProfile
 from seatrial.worker.rendezvous import meeting_place
 from seatrial.worker.train_log import EpochLog
@@ -174,3 +176,10 @@ def test_data_fetch_refuses_a_folder_to_which_a_neighbor_leads(theirs: Path, tmp
     options = {"name": "mnist", "folder": tmp_path / "named", "mirrors": []}
     with mounted_and_unasked(theirs), pytest.raises(RequestError, match=f"{theirs} {_SAYS}"):
         data_fetch.run(options, debug=False)
+
+
+def test_so_it_does_when_the_neighbor_leads_there_later(theirs: Path, tmp_path: Path) -> None:
+    """Between two looks at one name another folder may get it."""
+    _plant(tmp_path / "named", theirs / "sub")
+    with mounted_and_unasked(theirs), pytest.raises(SeatrialError, match=f"cannot write .*{theirs} {_SAYS}"):
+        fetch(DATASETS["mnist"], tmp_path / "named", print_status=print, on_bytes=lambda *_: None)

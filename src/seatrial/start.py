@@ -306,8 +306,8 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
     folder = os.open(start, _UNASKED_FOLDER)
     links = num_visited = 0
     try:
-        # Above the folder of a descriptor lies another one than ``/proc/self/fd``.
-        place = os.readlink(f"/proc/self/fd/{folder}") if start.startswith("/proc/self/fd/") else start
+        # By the path of that folder: those above it count, and ".." leads there.
+        place = start if start == "/" else os.readlink(f"/proc/self/fd/{folder}")
         mount, user = mount_of(folder), mounted_by(folder)
         yield place, folder, user, not names
         while names:
@@ -331,13 +331,16 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
                 if links > _MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
                 target = _target_of(fd, entry)
-                names += _names_of(target)
+                # One as /proc/PID/root leads past names. Its text is a path of that process: here it leads elsewhere.
+                is_past_names = os.path.isabs(target) and os.fstat(fd).st_dev == os.stat("/proc").st_dev
+                names += [] if is_past_names else _names_of(target)
             finally:
                 os.close(fd)
             if os.path.isabs(target):
-                place = "/"
-                os.close(folder)
-                folder = os.open(place, _UNASKED_FOLDER)
+                place = target if is_past_names else "/"
+                begun = os.open(name, _UNASKED, dir_fd=folder) if is_past_names else os.open(place, _UNASKED_FOLDER)
+                os.dup2(begun, folder, inheritable=False)
+                os.close(begun)
                 mount, user = mount_of(folder), mounted_by(folder)
             if os.path.isabs(target) or not names:
                 # The link leads to "/" or ".", or on from there: to what was visited before.
@@ -507,7 +510,7 @@ def mounted_by(fd: int) -> int:
     os.close(root)
     if line is None and mount not in known:
         path = os.readlink(f"/proc/self/fd/{fd}")
-        raise OSError(errno.ESTALE, "its file system was unmounted meanwhile", path)
+        raise OSError(errno.ESTALE, "its file system was unmounted meanwhile, or is mounted for others only", path)
     return 0
 
 

@@ -583,11 +583,3 @@ def test_more_ranges_than_nodes_are_no_report(field: str) -> None:
     )
     ruling = ruling_of(replace(evidence, facts=facts))
     assert (ruling.findings, ruling.absent) == ((), ("the connections of node1",))
-
-
-def test_a_node_that_says_two_things_moves_no_other_in_the_schedule() -> None:
-    """Where each node calls some others, it counts them as all nodes shared their addresses."""
-    whole = network_evidence(200, into(2), max_nodes=100)
-    (said,) = (fact for fact in whole.facts if (fact.name, fact.node_rank) == ("node", 100))
-    ruling = ruling_of(replace(whole, facts=(*whole.facts, said)))
-    assert [finding.culprit.name for finding in ruling.findings] == ["node node2"]

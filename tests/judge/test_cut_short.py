@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from event_streams import Stream
@@ -30,6 +31,17 @@ def test_a_standstill_is_named_whichever_deadline_ends_it(how: str, kind: str) -
         stream.kill(0, 1)
         (finding,) = findings(stream.close(ranks=False))
         assert (finding.severity, finding.culprit.kind) == ("fail", kind)
+
+
+@pytest.mark.parametrize("settings", [[], "none", {"collectives": []}, {"collectives": {"timeout_s": []}}, [[1]]])
+def test_a_plan_that_is_none_costs_no_judgment(settings: Any) -> None:
+    """The events may be another user's."""
+    stream = Stream(2, nodes=2).until("collectives")
+    next(event for event in stream.events if event["kind"] == "run")["plan"]["settings"] = settings
+    stream.trouble(*({"rank": rank, "how": "stuck", "waited_s": 52.0} for rank in (0, 1)), outcome="deadline")
+    stream.kill(0, 1)
+    (finding,) = findings(stream.close(ranks=False))
+    assert finding.severity == "fail"
 
 
 @pytest.mark.parametrize(("left_s", "severity"), [(30.0, "error"), (120.0, "fail")])

@@ -48,7 +48,7 @@ def test_an_example_for_hosts_with_mpirun(block: str, hosts: Callable[[int], Hos
 
 @pytest.mark.slurm
 @pytest.mark.parametrize(
-    "line", by_day("".join(blocks("runs on slurm") + blocks("runs on slurm", ACCEPT)).splitlines(), 0, 1)
+    "line", by_day("".join(blocks("runs on slurm") + blocks("runs on slurm", ACCEPT)).splitlines())
 )
 def test_an_example_for_slurm(line: str, tmp_path: Path) -> None:
     commands = tmp_path / "bin"
@@ -65,7 +65,7 @@ def test_an_example_for_slurm(line: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.hosts
-@pytest.mark.parametrize("block", blocks("runs on hosts"))
+@pytest.mark.parametrize("block", by_day(blocks("runs on hosts"), 0, 1, 3))
 def test_an_example_for_hosts(block: str, hosts: Callable[[int], Hosts]) -> None:
     made = hosts(2)
     done = made[0].run("bash", "-e", "-c", block)

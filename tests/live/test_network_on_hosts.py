@@ -229,7 +229,6 @@ FAULTS: dict[str, NetworkFault] = {
         plant=lambda hosts: _lose_answers(hosts, by=2),
         named=[("node", "node node2")],
         words=["node2 takes no connections", "no answer at"],
-        is_cheap=True,
     ),
     "ssh by a network on which workers are isolated": NetworkFault(
         plant=isolate_management,

@@ -23,6 +23,7 @@ from seatrial.judge.kept_from_devices import kept_from_devices
 from seatrial.judge.lost_nodes import blame_lost_nodes
 from seatrial.judge.more_time import longer_deadline, longer_timeout
 from seatrial.judge.root_causes import Observed
+from seatrial.judge.slow_start import blame_slow_start, on_node
 from seatrial.judge.step_view import (
     StepView,
     build_step_view,
@@ -49,8 +50,6 @@ _SIGNAL_ACTIONS = {
     "SIGTERM": "find out what ended it: the scheduler, a time limit, an administrator",
     "SIGBUS": "look at the size of /dev/shm and for memory errors there",
 }
-_JOIN_S, _START_S, _KILL_S = 60.0, 180.0, 15.0
-"""Time limits: for the nodes to join, for a generation to start, and for ending its ranks after trouble."""
 _OUT_OF_MEMORY = "allow it more memory (the limit of the container, job or host), or find out what used it"
 _TORCH_SAYS = "CUDA out of memory. "
 _BUG = "bug in seatrial, not a fault of the cluster"
@@ -80,7 +79,7 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
     for generation in sorted(generations):
         view = build_step_view(trial, generation)
         explain, causes = next(((explain, found) for explain in _IN_ORDER if (found := explain(view))), (None, []))
-        if generation and explain in (_start_cut, _deadline):
+        if generation and explain in (blame_slow_start, _deadline):
             causes = []  # a restart attempt has the time that the first one left, so its lack of time says nothing
         is_hang = explain in (_did_not_come, _crashed, _fabric, _deadline)
         observed += [Observed(finding=_with_generation(view, finding), is_hang=is_hang) for finding in causes]
@@ -222,39 +221,6 @@ def _raised(view: StepView) -> list[Finding]:
     return findings
 
 
-def _start_cut(view: StepView) -> list[Finding]:
-    """Return a finding where the deadline of the whole trial may have passed before the ranks had time to start."""
-    entries = [
-        entry
-        for entry in view.of("late", "stuck", "frozen")
-        # A stopped rank (state T) is reported as soon as it is seen, before any deadline.
-        if entry.step in (None, -1) and not (entry.how == "frozen" and entry.detail[:7].lower() == "state t")
-    ]
-    if not entries:
-        return []
-    deadline_s = view.trial.deadline_s()
-    # Of this generation only steps of agents have run: they come before the ranks start.
-    steps_before = [step for step in view.trial.steps if step.generation <= view.generation]
-    before_s = view.generation * (_START_S + _KILL_S) + sum(step.seconds or 0.0 for step in steps_before)
-    if deadline_s is not None and deadline_s >= _JOIN_S + before_s + _START_S:
-        return []
-    deadline = "the trial's deadline" + ("" if deadline_s is None else f" of {deadline_s:.3g} s")
-    what = f"{deadline} passed while ranks were starting: {len(entries)} of {len(view.ranks)} were not ready"
-    evidence = tuple(f"{_on_node(view, entry)} was{in_phase(entry.phase)}{waited(entry)}" for entry in entries[:4])
-    option = longer_deadline(view.trial)
-    action = f"give the trial more time ({' '.join(option)})"
-    if len(entries) < len(view.ranks):
-        # It may have been slow only, so it is no culprit; but it is the one to look at.
-        what += f"; {evidence[0]}"
-        action += ", and look at what that rank reads there, such as torch on a slow file system"
-    return [_finding("error", view.check, what, NOBODY, evidence=evidence, action=action, options=option)]
-
-
-def _on_node(view: StepView, entry: TroubleRecord) -> str:
-    record = None if entry.rank is None else view.trial.ranks.get(entry.rank)
-    return f"rank {entry.rank} on {a_node(record.place)}" if record else f"rank {entry.rank}"
-
-
 def _frozen(view: StepView) -> list[Finding]:
     return _named(
         view,
@@ -272,7 +238,7 @@ def _did_not_come(view: StepView) -> list[Finding]:
     entries = [entry for entry in _standing(view, "absent", "late") if entry.rank not in together]
     stuck = [] if entries else _standing(view, "stuck")
     if stuck and len(view.ranks) > 1 and stuck[0].step in (None, -1):
-        evidence = tuple(f"{_on_node(view, entry)} was{in_phase(entry.phase)}{waited(entry)}" for entry in stuck[:4])
+        evidence = tuple(f"{on_node(view, entry)} was{in_phase(entry.phase)}{waited(entry)}" for entry in stuck[:4])
         what = f"none of {len(stuck)} ranks was ready in time"
         if len(stuck) < len(view.ranks):
             what = f"{len(stuck)} of {len(view.ranks)} ranks were not ready in time; {evidence[0]}"
@@ -455,7 +421,7 @@ def _deadline(view: StepView) -> list[Finding]:
 _IN_ORDER: tuple[Callable[[StepView], list[Finding]], ...] = (
     _dead_or_broken,
     _raised,
-    _start_cut,
+    blame_slow_start,
     _frozen,
     _did_not_come,
     blame_lost_nodes,

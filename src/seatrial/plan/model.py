@@ -93,8 +93,8 @@ class Plan:
             not_asked=dict(document["not_asked"]),
             deadline_s=_setting(document["deadline_s"]),
             settings={
-                check: {name: _setting(pair) for name, pair in table.items()}
-                for check, table in document["settings"].items()
+                check: {name: _setting(pair) for name, pair in dict(table).items()}
+                for check, table in dict(document["settings"]).items()
             },
             demands_limits=document.get("demands_limits") is True,
             reduced=dict(document.get("reduced", {})),

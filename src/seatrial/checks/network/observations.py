@@ -129,7 +129,9 @@ def observe(evidence: Evidence) -> Observations:
             continue
         failed += (entry for entry in its_failed if entry.how != "busy")
         near = (in_turn[(position[source] + distance) % len(in_turn)] for distance in distances(len(in_turn)))
-        planned[source] = (everybody if fact.value["everybody"] else bits_of(near) & everybody) & ~(1 << source)
+        asked = everybody if fact.value["everybody"] else bits_of(node for node in near if node in nodes)
+        # Nodes that told each other something else may have had other turns: what failed was tried.
+        planned[source] = (asked | _targets_of(its_failed)) & ~(1 << source)
         busy[source] = _busy(its_failed, ROLES)
         tried[source] = planned[source] & ~untried & ~_busy(its_failed, ("data",))
     return Observations(
@@ -264,10 +266,13 @@ def _without_crowded(entry: Failed, crowded: int) -> Iterator[Failed]:
 
 def _busy(failures: Iterable[Failed], roles: Iterable[str]) -> int:
     """Return the nodes that were busy at the addresses of these roles, as bits."""
+    return _targets_of(entry for entry in failures if entry.how == "busy" and entry.role in roles)
+
+
+def _targets_of(failures: Iterable[Failed]) -> int:
     bits = 0
     for entry in failures:
-        if entry.how == "busy" and entry.role in roles:
-            bits |= entry.targets
+        bits |= entry.targets
     return bits
 
 

@@ -30,7 +30,7 @@ from seatrial.files import (
     write_holder,
 )
 from seatrial.folders import leading_link, led_by, make_folder, make_folders
-from seatrial.start import reached
+from seatrial.start import open_named_folder, reached
 from seatrial.training.data.datasets import DataSet, Download
 from seatrial.training.data.transfer import BrokenTransferError, RefusedTransferError, size_of, transfer
 
@@ -103,12 +103,18 @@ def _opened(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
     there. A file system that a neighbor mounts there later, and that may answer nothing, is not on that way."""
     with contextlib.ExitStack() as stack:
         try:
-            fd = stack.enter_context(reached(name, os.fspath(folder)))
+            above = open_named_folder(folder)
         except FileNotFoundError:
             make_folders(folder)
+            above = open_named_folder(folder)
+        stack.callback(os.close, above)
+        way = f"/proc/self/fd/{above}"
+        try:
+            fd = stack.enter_context(reached(name, way))
+        except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
-                make_folder(folder / name)
-            fd = stack.enter_context(reached(name, os.fspath(folder)))
+                make_folder(Path(way, name))
+            fd = stack.enter_context(reached(name, way))
         yield Path(f"/proc/self/fd/{fd}"), leading_link(folder / name, fd)
 
 

@@ -1,0 +1,67 @@
+"""The way to a path is that of the kernel: ``..`` and links of procfs, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from seatrial.start import open_named_folder, way_to
+
+_WAITS = "import os, sys; sys.argv[1:] and os.chroot(sys.argv[1]); print(flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def _process(cwd: Path, *root: str) -> Iterator[int]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", _WAITS, *root], cwd=cwd, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            assert process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _is_at(path: str | Path, folder: Path | os.stat_result) -> bool:
+    fd = open_named_folder(path)
+    try:
+        return os.path.samestat(os.fstat(fd), folder if isinstance(folder, os.stat_result) else folder.stat())
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("start", [".", "here"])
+def test_a_way_up_has_the_names_of_the_folders_above(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether root is trusted in a container of a user depends on what lies above."""
+    (here := tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(here if start == "." else tmp_path)
+    assert [name for name, _, _, _ in way_to("../there", start)] == [str(here), str(tmp_path), str(tmp_path / "there")]
+
+
+def test_a_folder_of_a_process_whose_name_is_gone(tmp_path: Path) -> None:
+    (gone := tmp_path / "gone").mkdir()
+    with _process(gone) as pid:
+        status = gone.stat()
+        gone.rename(tmp_path / "moved")
+        gone.mkdir()
+        (tmp_path / "moved").rmdir()
+        assert _is_at(f"/proc/{pid}/cwd", status)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may call chroot")
+def test_a_folder_below_the_root_of_a_process(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    (link := tmp_path / "link").symlink_to("/proc/self/cwd")
+    with _process(tmp_path, str(tmp_path)) as pid:
+        assert _is_at(f"/proc/{pid}/root/tmp", tmp_path / "tmp")
+        assert _is_at(f"/proc/{pid}/cwd/tmp", tmp_path / "tmp")
+        assert _is_at(f"/proc/{pid}/root", tmp_path)
+    assert _is_at(link, Path.cwd())
