@@ -158,12 +158,16 @@ def test_an_out_that_is_exchanged_during_a_trial_costs_no_verdict(tmp_path: Path
     assert (shared / "moved" / run / RECORD).exists()
 
 
-def test_a_mount_over_a_folder_of_a_group_during_a_trial(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_another_before", [False, True])
+def test_a_mount_over_a_folder_of_a_group_during_a_trial(has_another_before: bool, tmp_path: Path) -> None:
+    """One that the neighbor had before, and ends, leaves its number to the next."""
     (group := tmp_path / "group").mkdir()
     os.chown(group, 0, NEIGHBOR)
     group.chmod(0o2770)
     out = group / "own" / "reports"
-    _, folder = new_folder(out)
+    (other := tmp_path / "other").mkdir()
+    with mounted_and_unasked(other) if has_another_before else contextlib.nullcontext():
+        _, folder = new_folder(out)
     with mounted_and_unasked(group):
         assert runs_for_limits(conclude([]), folder) == []
         written, problem = write_somewhere(conclude([]), out, "")

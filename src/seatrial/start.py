@@ -415,7 +415,7 @@ def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
     first = _first_mounts()
     for place, fd, user, is_last in way_to(names, start):
         # A user who can write to a folder can mount something over it, wherever it lies.
-        is_new = user != 0 and mount_of(fd) not in first
+        is_new = user != 0 and _identity(_line_of(mount_of(fd))) not in first
         if entered and user not in entered and (is_theirs or mode & 0o022 or is_new):
             raise ForeignError(ascii(place)[1:-1], user)
         entered |= {0, user}
@@ -432,11 +432,16 @@ def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
 
 
 @functools.lru_cache(maxsize=1)
-def _first_mounts() -> "frozenset[str]":
-    """Return the numbers of the mounts that there were when this process first opened a folder that was named."""
+def _first_mounts() -> "frozenset[bytes]":
+    """Return the mounts that there were when this process first opened a folder that was named."""
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
-        return frozenset(line.split()[0].decode() for line in mounts)
+        return frozenset(map(_identity, mounts))
     return frozenset()
+
+
+def _identity(line: bytes) -> bytes:
+    """Return number, parent, device, root and place of a mount. A number alone may be that of an ended one."""
+    return b" ".join(line.split()[:5])
 
 
 def open_again(looked_at: int, access: int) -> int:
@@ -492,11 +497,9 @@ def mounted_by(fd: int) -> int:
     Raises OSError where the file system was unmounted meanwhile.
     """
     mount = mount_of(fd)
-    line = None
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
-        line = re.search(rb"^%b .*" % mount.encode(), mounts.read(), re.MULTILINE)
+    line = _line_of(mount)
     # The last word is the kernel's; the source before it may be any words of that user.
-    options = line.group().decode(errors="replace").split()[-1].split(",") if line else []
+    options = line.decode(errors="replace").split()[-1].split(",") if line else []
     user = next((int(option[8:]) for option in options if re.fullmatch(r"user_id=\d+", option)), -1)
     if user >= 0:
         # In a container it is the number in the namespace in which it was mounted (fuse_show_options), which may be
@@ -508,7 +511,7 @@ def mounted_by(fd: int) -> int:
     root = os.open("/", _UNASKED)
     known = {"", mount_of(root)}
     os.close(root)
-    if line is None and mount not in known:
+    if not line and mount not in known:
         path = os.readlink(f"/proc/self/fd/{fd}")
         raise OSError(errno.ESTALE, "its file system was unmounted meanwhile, or is mounted for others only", path)
     return 0
@@ -520,6 +523,14 @@ def mount_of(fd: int) -> str:
         found = re.search(r"^mnt_id:\s*(\d+)", lines.read(), re.MULTILINE)
         return found.group(1) if found else ""
     return ""
+
+
+def _line_of(mount: str) -> bytes:
+    """Return the line of mountinfo of a mount; empty: it has none."""
+    found = None
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
+        found = re.search(rb"^%b .*" % mount.encode(), mounts.read(), re.MULTILINE)
+    return found.group() if found else b""
 
 
 def user_outside() -> int:

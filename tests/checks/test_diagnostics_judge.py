@@ -129,15 +129,36 @@ def test_what_warns(changes: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize(
     ("last", "found"),
-    [(12, []), (13, []), (None, []), (11, ["lost 1 NVLink by the end of the trial"]), (0, ["lost 12 NVLinks by the"])],
+    [(12, []), (13, []), (11, ["lost 1 NVLink by the end of the trial"]), (0, ["lost 12 NVLinks by the"])],
 )
-def test_a_link_that_is_lost_while_its_state_is_unknown_is_found(last: int | None, found: list[str]) -> None:
+def test_a_link_that_is_lost_while_its_state_is_unknown_is_found(last: int, found: list[str]) -> None:
     """The snapshots at both ends of a step differ in no number if one of them has none."""
     step = NodeWindow(check="compute", seconds=60, devices=(QUIET,))
     after = NodeState(devices=(replace(HEALTHY, nvlinks_active=last),))
     ruling = rule((NodeState(devices=(HEALTHY,)), (step,)), last=after)
     assert [finding.severity for finding in ruling.findings] == ["fail"] * len(found)
     assert all(words in finding.what for words, finding in zip(found, ruling.findings, strict=True))
+
+
+def test_links_that_nobody_could_read_at_the_end_are_no_pass() -> None:
+    """That one command may have had no process or no time."""
+    step = NodeWindow(check="compute", seconds=60, devices=(QUIET,))
+    after = NodeState(devices=(replace(HEALTHY, nvlinks_active=None),))
+    ruling = rule((NodeState(devices=(HEALTHY,)), (step,)), last=after)
+    (finding,) = ruling.findings
+    assert finding.severity == "warn"
+    assert finding.what.endswith(" no longer says its active NVLinks (no reason given)")
+    assert len(ruling.unjudged) == 1
+    assert "GPU 0 of node gpu-00" in ruling.unjudged[0]
+
+
+@pytest.mark.parametrize(("after", "unread"), [({"0-1": "NV18"}, False), ({}, True)])
+def test_a_table_of_connections_that_is_missing_at_the_end_is_no_pass(after: dict[str, str], unread: bool) -> None:
+    devices = tuple(replace(HEALTHY, index=index, uuid=f"GPU-{index}", nvlinks_active=None) for index in (0, 1))
+    step = NodeWindow(check="compute", seconds=60, devices=(QUIET,))
+    before = NodeState(devices=devices, topology={"0-1": "NV18"})
+    ruling = rule((before, (step,)), last=NodeState(devices=devices, topology=after))
+    assert any("the NVLinks of node gpu-00" in words for words in ruling.unjudged) == unread
 
 
 def test_a_temperature_without_a_threshold_of_the_device() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from seatrial.errors import RequestError
+from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.torch_install import TorchInstall, find_torch
 
 
@@ -92,6 +96,18 @@ def test_an_interpreter_that_is_too_old_is_refused(tmp_path: Path, version: str,
 def test_what_is_no_python_is_refused_with_its_name(python: str) -> None:
     with pytest.raises(RequestError, match=f"--python {python}: it does not run as a Python interpreter"):
         find_torch(python)
+
+
+def test_a_host_without_a_further_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbor may have taken them all: no other interpreter would start."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    with pytest.raises(SeatrialError, match="was not started: the host gave no further thread or process") as told:
+        find_torch(sys.executable)
+    assert told.value.exit_code == 3
 
 
 def test_a_torch_folder_in_the_working_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,10 @@ def test_damaged_lines_are_no_pass_then_nor_later(tmp_path: Path, monkeypatch: p
     ("error", "words"),
     [
         (ZeroDivisionError("by 0"), "a bug in seatrial ended the trial (ZeroDivisionError: by 0)"),
+        (
+            RuntimeError("can't start new thread"),
+            "the host gave no further thread or process; all are taken there, or a limit allows no more (can't start",
+        ),
         (SeatrialError("none of the ports is free."), "none of the ports is free."),
     ],
 )

@@ -17,7 +17,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
-from seatrial.judge.host_lacks import LACKED, NO_PROCESS, NO_PROCESS_ACTION, lacks_of_hosts, without_processes
+from seatrial.judge.host_lacks import LACKED, lacks_of_hosts, without_processes
 from seatrial.judge.how_far import how_far, needed_s, whose_cores
 from seatrial.judge.kept_from_devices import kept_from_devices
 from seatrial.judge.lost_nodes import blame_lost_nodes
@@ -40,7 +40,7 @@ from seatrial.judge.trial import AgentEnd, ErrorRecord, ExitRecord, NodeFailure,
 from seatrial.plan.plan_reader import OF_DEADLINE
 from seatrial.protocol.connecting import FROM_OTHERS
 from seatrial.protocol.fabric_errors import MTU_ACTION
-from seatrial.protocol.own_errors import in_one_line, is_of_link, lacks_processes
+from seatrial.protocol.own_errors import NO_PROCESS, NO_PROCESS_ACTION, in_one_line, is_of_link, lacks_processes
 from seatrial.protocol.timeouts import patience_s
 from seatrial.util.text import all_named, all_of, as_name, named_ranks, out_of_memory_words, quoted
 

@@ -8,18 +8,12 @@ from seatrial.evidence.findings import NOBODY, Finding
 from seatrial.judge.step_view import StepView, host_of, in_phase
 from seatrial.judge.trial import ErrorRecord
 from seatrial.protocol.connecting import connects
-from seatrial.protocol.own_errors import in_one_line, lack_of_host
+from seatrial.protocol.own_errors import ALL_TAKEN, NO_PROCESS_ACTION, in_one_line, lack_of_host
 from seatrial.util.text import named_ranks, quoted
 
 LACKED = (
     "look there at the limit of open files (ulimit -n), at the memory, and at who connects to the ports of its ranks"
     " (ss -tnp)"
-)
-NO_PROCESS = "the host gave no further thread or process; all are taken there, or a limit allows no more"
-NO_PROCESS_ACTION = (
-    "look there at what runs (ps -eLf), at the memory, and at each limit of threads and processes: kernel.pid_max and"
-    " kernel.threads-max (sysctl), that of the user (ulimit -u), and that of the job (pids.max of its cgroup, TasksMax"
-    " of systemd, the pids limit of a container); then repeat the trial"
 )
 
 
@@ -52,7 +46,7 @@ def _of_host(view: StepView, errors: Mapping[int, ErrorRecord], waiting: tuple[s
     return Finding(
         severity="error",
         check=view.check,
-        what=f"{what}; all are taken there, or a limit allows no more",
+        what=f"{what}; {ALL_TAKEN}",
         culprit=NOBODY,
         evidence=(*error.stack_lines(), *view.evidence(rank), *waiting),
         action=NO_PROCESS_ACTION,

@@ -171,6 +171,14 @@ _NO_PROCESS = re.compile(
     re.I,
 )
 """Beginnings of what Python, C++, NCCL and the libraries that share work among threads say of that."""
+ALL_TAKEN = "all are taken there, or a limit allows no more"
+NO_PROCESS = f"the host gave no further thread or process; {ALL_TAKEN}"
+"""Words for what ``lacks_processes`` finds. Any user of that host may have taken them."""
+NO_PROCESS_ACTION = (
+    "look there at what runs (ps -eLf), at the memory, and at each limit of threads and processes: kernel.pid_max and"
+    " kernel.threads-max (sysctl), that of the user (ulimit -u), and that of the job (pids.max of its cgroup, TasksMax"
+    " of systemd, the pids limit of a container); then repeat the trial"
+)
 _LOCKED_MEMORY = "ibv_"
 """In the name of a call for an adapter of the network. It takes memory that is locked, of which others take nothing."""
 

@@ -79,6 +79,11 @@ def _judge_readable(
         for rank in history.unwatched
         if history.node not in unread
     ]
+    unread += [
+        f"the NVLinks of {a_node(history.node)}"
+        for history in nodes
+        if history.node not in unread and _no_longer_connected(history)
+    ]
     state = Ruling(
         findings=(*findings, *_not_checked(nodes)),
         absent=tuple(what for history in nodes if (what := too_many_events(history))),
@@ -136,6 +141,13 @@ def _connections(history: NodeHistory) -> Iterator[Finding]:
             limit=Limit(value=_nvlinks(before), unit="1", origin="exact, before the trial"),
             action="check the NVLinks and what they lead to",
         )
+
+
+def _no_longer_connected(history: NodeHistory) -> bool:
+    """Return whether only the table of connections has told of NVLinks before the trial, and nothing has after it."""
+    counted = any(device.nvlinks_active is not None for device in history.before.devices)
+    had = any(_nvlinks(connection) for connection in history.before.topology.values())
+    return had and not counted and history.after is not None and not history.after.topology
 
 
 def _nvlinks(connection: str) -> int:

@@ -26,6 +26,7 @@ from seatrial.util.text import as_name
 
 _LEAST_WINDOW_S = 2.0
 """A shorter step has no shares of its time: one sample would decide."""
+_ACTIVE = "active NVLinks"
 _CHECK_LINKS = "check the NVLinks and what they lead to"
 
 
@@ -103,7 +104,7 @@ def is_unread(history: NodeHistory, device: DeviceState) -> bool:
 
 
 def _no_longer_said(history: NodeHistory, device: DeviceState) -> dict[str, str]:
-    """Return the counters that a device showed before the trial and not after it -> why."""
+    """Return the counters that a device showed before the trial and not after it, and its active NVLinks -> why."""
     last = (
         next((state for state in history.after.devices if state.uuid == device.uuid), None) if history.after else None
     )
@@ -111,7 +112,8 @@ def _no_longer_said(history: NodeHistory, device: DeviceState) -> dict[str, str]
         return {}
     why = last.unavailable.get("counters", "no reason given")
     why_links = last.unavailable.get("nvlinks", why)
-    return {
+    links = {_ACTIVE: why_links} if device.nvlinks_active is not None and last.nvlinks_active is None else {}
+    return links | {
         name: last.unavailable.get(name, why_links if name.startswith("nvlink_") else why)
         for name in device.counters
         if name not in last.counters
@@ -124,7 +126,7 @@ def _silent(case: _Case) -> Iterator[Finding]:
         what = f"did not answer its driver ({why})"
         yield case.finding("warn", what, "look at the kernel log; reset the GPU")
     if missing := _no_longer_said(case.history, case.device):
-        names = [COUNTERS.get(name) or as_name(name) for name in missing]
+        names = [COUNTERS.get(name) or (name if name == _ACTIVE else as_name(name)) for name in missing]
         more = f" and {len(names) - 2} other counters" if len(names) > 2 else ""
         what = f"no longer says its {', '.join(names[:2])}{more} ({next(iter(missing.values()))})"
         yield case.finding("warn", what, "look at the kernel log; reset the GPU")
