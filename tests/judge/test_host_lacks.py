@@ -91,6 +91,17 @@ def test_other_ends_name_the_rank(code: int, line: str) -> None:
     assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
 
 
+@pytest.mark.parametrize(("phase", "named"), [("bootstrap/meet at the store", ()), ("training/step 3", (1,))])
+def test_a_library_that_lacks_its_second_thread_while_a_group_forms(phase: str, named: tuple[int, ...]) -> None:
+    stream = Stream(2).until("bootstrap")
+    stream.exit(1, -6, ours=False, phase=phase, last_lines=("terminate called without an active exception",))
+    stream.trouble({"rank": 1, "how": "dead", "phase": phase, "detail": "exit code -6"}, waiting=(0,))
+    stream.kill(0)
+    (finding,) = blame(fold(stream.close(ranks=False).events))
+    assert finding.culprit.ranks == named
+    assert ("got no further thread or process from its host" in finding.what) == (named == ())
+
+
 def test_words_of_the_device_outweigh_it() -> None:
     (finding,) = _ended(1, LIBGOMP, "CUDA error: uncorrectable ECC error encountered", gpus=True)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (1,))

@@ -13,10 +13,10 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import Culprit
 from seatrial.judge.trial import ErrorRecord, ExitRecord, StackRecord, StepRecord, Trial, TroubleRecord
 from seatrial.plan.model import Plan
-from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, may_come_from_others
+from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, connects, may_come_from_others
 from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import gave_up, says_lost, says_why_aborted
-from seatrial.protocol.own_errors import is_of_device, lack_of_processes, link_error, setup_error
+from seatrial.protocol.own_errors import NO_EXCEPTION, is_of_device, lack_of_processes, link_error, setup_error
 from seatrial.util.text import as_name
 
 _MOST_EVIDENCE = 6
@@ -315,6 +315,9 @@ def _lack_of_processes(trial: Trial, ending: ExitRecord) -> str:
     ends_itself = ending.code > 0 or -ending.code in (signal.SIGABRT, signal.SIGINT, *CRASHES)
     if not ends_itself or has_device_error(trial, ending):
         return ""
+    # C++ aborts so where a constructor has started one thread and gets no second one, as in Gloo while a group forms.
+    if ending.code == -signal.SIGABRT and connects(ending.phase) and NO_EXCEPTION in ending.last_lines:
+        return NO_EXCEPTION
     return lack_of_processes(ending.last_lines)
 
 

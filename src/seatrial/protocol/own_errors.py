@@ -171,6 +171,8 @@ _NO_PROCESS = re.compile(
     re.I,
 )
 """Beginnings of what Python, C++, NCCL and the libraries that share work among threads say of that."""
+NO_EXCEPTION = "terminate called without an active exception"
+"""A line of the C++ library about a thread that was not joined before its object ended."""
 ALL_TAKEN = "all are taken there, or a limit allows no more"
 NO_PROCESS = f"the host gave no further thread or process; {ALL_TAKEN}"
 """Words for what ``lacks_processes`` finds. Any user of that host may have taken them."""
