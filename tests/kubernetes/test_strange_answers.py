@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from kubernetes.kubectl_script_double import scripted
 from kubernetes.workloads import workload
 
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
-from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.kubectl import CallResult, Kubectl
 from seatrial.targets.kubernetes.manifest.render import manifest
 from seatrial.targets.kubernetes.permissions import chosen_nodes
 from seatrial.targets.kubernetes.warnings_of_run import pod_warnings
@@ -40,3 +41,33 @@ def test_created_objects(tmp_path: Path) -> None:
     assert objects.created_at == ""
     event = {"involvedObject": {"name": "trial-1-0", "kind": "Pod"}, "lastTimestamp": "2026", "message": "slow"}
     assert pod_warnings({"items": [event]}, "trial-1", objects.created_at)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *((r"a\ud800", "a\ufffd"), (r"\uDFFFa", "\ufffda"), (r"\ud800\ud83d\ude00", "\ufffd\U0001f600")),
+        *((r"\u0000", "\ufffd"), (r"\ud83d\ude00", "\U0001f600"), (r"\\ud800 \\\" \u0041", r"\ud800 \" A")),
+    ],
+)
+def test_text_that_no_request_can_have_is_replaced(written: str, read: str) -> None:
+    """Half of a pair of UTF-16 has no bytes, and no argument of a program has the number 0."""
+    result = CallResult(
+        code=0, out=f'{{"kind": "Job", "apiVersion": "v1", "metadata": {{"name": "{written}"}}}}', err=""
+    )
+    assert result.json["metadata"]["name"] == read
+    assert result.documents == [result.json]
+
+
+def test_what_is_left_is_said_whatever_the_answer(tmp_path: Path) -> None:
+    """An error of an address that has no bytes ended the run as a bug, and all objects stayed, unnamed."""
+    created = shlex.quote(str(tmp_path / "created"))
+    with_uid = """sed 's/"metadata": {/"metadata": {"uid": "u", /g'"""
+    strange = r"""sed 's/"namespace": "ml"/"namespace": "\\ud800"/g'"""
+    cases = [("*'create -f -'*", f"{with_uid} | tee -a {created}"), ("*' get '*", f"{strange} {created}")]
+    refused = ("*", "echo 'Error from server (Forbidden): no' >&2; exit 1")
+    kubectl = Kubectl(program=scripted(tmp_path, *cases, refused), namespace="ml")
+    objects = AppliedObjects(kubectl, "job", manifest("job", workload(namespace="ml")))
+    objects.apply()
+    (left,) = objects.delete(keep_waiting=lambda: False)
+    assert left.endswith(f"(Error from server (Forbidden): no); run {objects.delete_command()}")

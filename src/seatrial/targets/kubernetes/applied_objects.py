@@ -133,7 +133,7 @@ class AppliedObjects:
         wanted = {resource_name(thing) for thing in objects}
         self._answer_lost = self._answer_lost or not wanted <= self._uids.keys()
         if result.code != 0:
-            raise refusal(self._target, self._kubectl, result.complaint)
+            raise refusal(self._target, self._kubectl, result)
 
     def is_ours(self, thing: Any) -> bool:
         """Return whether this object of the API server was created here, and not by somebody under the same name."""

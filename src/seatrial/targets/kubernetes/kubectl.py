@@ -40,11 +40,17 @@ _NO_PROGRAM = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC, errno.E
 _TIMED_OUT = 124
 _MAX_ANSWER_BYTES = 256 << 20
 """A list of 10,000 pods has half of that. Anybody in the namespace may make objects that are listed with ours."""
+TOO_LARGE = "an answer of more than"
+"""The first words of the error for one that has more."""
 _WORDS_CHARS = 120
 _POLL_S = 0.2
 """How often the size of an answer is read while a call is waited for."""
 _REASON = re.compile(r'(?:from server )?for: "[^"]*": (.+)')
 """The last line of an error with several lines: ``from server for: "STDIN": jobs.batch "a" is forbidden: ...``."""
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(u[dD][89a-fA-F][\da-fA-F]{2}|u0000)|.)"
+)
+"""An escape of JSON: half of a pair of UTF-16, which has no bytes, and the character 0 are its group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +66,7 @@ class CallResult:
     def json(self) -> Any:
         """The output parsed as JSON; None if it is not JSON."""
         try:
-            return json.loads(self.out)
+            return json.loads(_with_bytes(self.out))
         except (ValueError, RecursionError):
             return None
 
@@ -74,7 +80,7 @@ class CallResult:
     def documents(self) -> list[dict[str, Any]]:
         """The objects in the output: kubectl prints a list, or one JSON document for each object. Those with a
         kind and a name are returned."""
-        decoder, found, text = json.JSONDecoder(), list[Any](), self.out.lstrip()
+        decoder, found, text = json.JSONDecoder(), list[Any](), _with_bytes(self.out).lstrip()
         while text:
             try:
                 document, end = decoder.raw_decode(text)
@@ -128,7 +134,7 @@ class PendingCall:
         if max(os.fstat(file.fileno()).st_size for file in (self._out, self._err)) > self._most_bytes:
             self.cancel()
             words = " ".join([os.path.basename(self._argv[0]), *self._argv[1:]])[:_WORDS_CHARS]
-            return CallResult(code=1, out="", err=f"an answer of more than {self._most_bytes >> 20} MiB to {words}")
+            return CallResult(code=1, out="", err=f"{TOO_LARGE} {self._most_bytes >> 20} MiB to {words}")
         if code is not None:
             result = CallResult(code=code, out=_read(self._out), err=_read(self._err))
             self._close()
@@ -342,6 +348,13 @@ def file_in_memory(content: bytes = b"") -> IO[bytes]:
     fd = memory_file.create(content)
     os.lseek(fd, 0, os.SEEK_SET)
     return os.fdopen(fd, "rb")
+
+
+def _with_bytes(text: str) -> str:
+    """Return JSON in which U+FFFD stands for what its strings cannot pass on: neither to a path nor to a program."""
+    if not any(begins in text for begins in (r"\ud", r"\uD", r"\u0000")):
+        return text
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)
 
 
 def _is_object(thing: Any) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from seatrial.errors import PermissionDeniedError, RequestError, SeatrialError
@@ -36,7 +37,7 @@ def require_permission(kubectl: Kubectl, target: str, objects: Sequence[Object])
         _refuse_taken(kubectl, workload["metadata"]["name"], taken, resource)
     for answer in (result, existing):
         if answer.code != 0:
-            raise refusal(target, kubectl, answer.complaint)
+            raise refusal(target, kubectl, answer)
     _require_admission(kubectl, target, result)
     plural = resource.partition("/")[0].replace(".", "s.", 1)
     needed = [("list", "pods"), ("get", "pods", "--subresource=log"), ("delete", plural)]
@@ -63,7 +64,7 @@ def _require_admission(kubectl: Kubectl, target: str, result: CallResult) -> Non
     for warning in result.warnings:
         violated = re.search(r'would violate PodSecurity "(baseline|restricted)', warning)
         if violated and _LEVELS.index(_enforced_level(kubectl)) >= _LEVELS.index(violated[1]):
-            raise refusal(target, kubectl, warning)
+            raise refusal(target, kubectl, replace(result, err=warning))
 
 
 def _enforced_level(kubectl: Kubectl) -> str:
@@ -81,7 +82,7 @@ def _require_allowed(kubectl: Kubectl, target: str, words: Sequence[str], result
     if result.code == 0 and answer.startswith("yes"):
         return
     if not answer.startswith("no"):
-        raise refusal(target, kubectl, result.complaint)
+        raise refusal(target, kubectl, result)
     what = f"{words[0]} {words[1]}" + ("/log" if len(words) > 2 else "")
     raise PermissionDeniedError(
         f"you may not {what} in {kubectl.namespace or 'the namespace of your context'}, which --on {target} needs to"

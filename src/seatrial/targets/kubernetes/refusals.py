@@ -6,7 +6,8 @@ import re
 
 from seatrial.errors import PermissionDeniedError, RequestError, SeatrialError, TargetUnreachableError
 from seatrial.targets.kubernetes.kinds import KINDS
-from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.kubectl import TOO_LARGE, CallResult, Kubectl
+from seatrial.util.text import signal_words
 
 _UNKNOWN = re.compile(r'no matches for kind "?([A-Za-z]{1,60})"?(?: in version "([A-Za-z0-9./-]{1,120})")?')
 _UNREACHABLE = (
@@ -14,6 +15,7 @@ _UNREACHABLE = (
     *("the server is currently unable", "unauthorized", "must be logged in", "x509", "context deadline exceeded"),
     *("client.timeout", "invalid configuration", "service unavailable", "etcdserver", "too many requests"),
     *("connection to the server", "getting credentials", "internal error occurred"),
+    *("(toomanyrequests)", "(serviceunavailable)", "(servertimeout)", "(timeout)", "(internalerror)"),
     *("unexpected eof", ": eof", "connection reset by peer", "broken pipe", "http2: "),
 )
 
@@ -23,9 +25,19 @@ def is_not_yet_known(complaint: str) -> bool:
     return "must be created before" in complaint
 
 
-def refusal(target: str, kubectl: Kubectl, complaint: str) -> SeatrialError:
-    """Return the error to raise for a complaint of kubectl: a RequestError where the request must change."""
+def refusal(target: str, kubectl: Kubectl, result: CallResult) -> SeatrialError:
+    """Return the error to raise for a call that failed: a RequestError where the request must change."""
+    complaint = result.complaint
     text = complaint.lower()
+    # A script as --kubectl ends as its shell does.
+    if number := -result.code if result.code < 0 else result.code - 128 if 128 < result.code < 160 else 0:
+        return SeatrialError(
+            f"kubectl was ended by {signal_words(number)}; see who or what ends it here, then try again"
+        )
+    if text.startswith(TOO_LARGE):
+        return SeatrialError(f"the cluster gave {_tail(complaint)}; see which objects there are so large")
+    if "(conflict)" in text or "operation cannot be fulfilled" in text:
+        return SeatrialError(f"another request at the same time was in the way: {_tail(complaint)}; try again")
     if unknown := _UNKNOWN.search(complaint):
         return _missing_kind(target, unknown[1], unknown[2] or "")
     if "doesn't have a resource" in text:
