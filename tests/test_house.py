@@ -228,6 +228,7 @@ _READS_BY_NAME = {
     **dict.fromkeys(("seatrial.targets.ssh.survey_hosts", "seatrial.start", "seatrial.files"), _KERNEL),
     **dict.fromkeys(("seatrial.probe", "seatrial.run.node_hosts"), "files in /etc and of the kernel"),
     "seatrial.targets.kubernetes.manifest": "files in /etc, and the ConfigMaps of a pod",
+    "seatrial.mpi_backend.addresses": "files of the kernel",
     "seatrial.mpi_backend.library": "a library that this process has loaded, and files of the kernel",
     "seatrial.bundle": "the code itself",
     "seatrial.agent.program_ranks": "the Python that runs it",
@@ -362,7 +363,6 @@ def test_the_search_for_questions_leaves_out(code: str) -> None:
 _ASKS_FOR_NAMES = {
     "seatrial.resolver": "the one place",
     "seatrial.targets.kubernetes.manifest.wait_for_hosts": "sent as text, alone, with a copy",
-    "seatrial.mpi_backend.register": "the name of its own host, under its watchdog: it can be read without the rest",
 }
 """Modules that ask the resolver: a name server can keep a question open for ever."""
 _ASKING_FOR_NAMES = {
@@ -375,7 +375,8 @@ _TAKES_NAMES = {
     "seatrial.checks.links.measure": "all addresses of this host",
     "seatrial.checks.network.endpoint": "addresses, as network/measure.py has checked, and those of this host",
     "seatrial.conductor.server": "all addresses of this host, or its loopback",
-    "seatrial.mpi_backend.register": "torch asks, with no limit of ours: the host of the first rank",
+    "seatrial.mpi_backend.addresses": "numbers that the hosts have told each other",
+    "seatrial.mpi_backend.register": "numbers that addresses.py has chosen",
     "seatrial.probe.names": "rows of the resolver",
     "seatrial.probe.network": "an address, as ipaddress has checked",
     "seatrial.rank.groups": "addresses, as is_place has checked",

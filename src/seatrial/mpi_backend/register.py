@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import ipaddress
 import os
-import socket
+import secrets
 import sys
 import zlib
 from collections import Counter
@@ -18,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from seatrial.errors import RequestError
+from seatrial.errors import RequestError, TargetUnreachableError
+from seatrial.mpi_backend import addresses
 from seatrial.mpi_backend.library import device_aware, end_mpi, load_mpi
 from seatrial.mpi_backend.memory import keep_freed_memory
 
@@ -31,7 +30,12 @@ BACKEND = "mpi" if dist.is_available() and dist.is_mpi_available() else "seatria
 
 torch refuses the name ``mpi`` when it was built without MPI.
 """
-_LONGEST_ADDRESS = 300
+_LINE_BYTES = 2048
+"""What each rank tells rank 0, and what that one tells all: at least 40 addresses."""
+_TOLD_BESIDE = 100
+"""Bytes of what rank 0 tells beside its addresses: port, proof and MASTER_ADDR."""
+_PROOF = "seatrial/rank-0"
+"""Where rank 0 keeps in its store what it has told over MPI: who has not heard that is not rank 0."""
 _MPI_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 """Where Open MPI, hydra or srun with pmi2, and MVAPICH2 give the number of the ranks that they started."""
 _created: Counter[tuple[int, ...]] = Counter()
@@ -117,54 +121,45 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
     timeout = options.get("timeout") or timedelta(minutes=5)
     store = None
     text = ""
-    MPI = load_mpi()  # noqa: N806
-    world = MPI.COMM_WORLD
+    world = load_mpi().COMM_WORLD
     if reason := _reason_for_one_rank(world.size, os.environ):
         raise RequestError(reason)
     with Watchdog().watching("rendezvous", timeout.total_seconds()):
-        # On one machine its own host name may not resolve.
-        local = world.Split_type(MPI.COMM_TYPE_SHARED)
+        here = addresses.this_place()
+        places = [addresses.place_of(line) for line in _gather(world, here.line(_LINE_BYTES - _TOLD_BESIDE))]
         # Not every build of torch has libuv.
         if world.rank == 0:
             store = dist.TCPStore("0.0.0.0", 0, world.size, True, timeout, wait_for_workers=False, use_libuv=False)
-            text = f"{'127.0.0.1' if local.size == world.size else _own_address()} {store.port}"
-        host, port = _broadcast_address(world, text)
+            own = addresses.addresses_of_first(places, os.environ.get("MASTER_ADDR", ""))
+            text = " ".join((str(store.port), secrets.token_hex(16), *own))
+        port, proof, *found = _broadcast(world, text).split()
+    if not found:
+        raise RequestError(
+            "rank 0 has no address for the other hosts: each one of its interfaces that are up is that of a loopback,"
+            " or one that another host has, too (of a bridge, or behind a translation of addresses); set"
+            " MASTER_ADDR=ADDRESS to one at which the others reach it."
+        )
     if store is None:
-        store = dist.TCPStore(host, port, world.size, False, timeout, use_libuv=False)
+        store = _join(addresses.nearest_first(found, here), int(port), proof, world.size, timeout)
+    else:
+        store.set(_PROOF, proof)
     yield store, world.rank, world.size
     raise RuntimeError("an mpi:// rendezvous cannot be repeated; destroy the process group and form a new one")
 
 
-def _own_address() -> str:
-    """Return the address at which the others reach this rank.
-
-    A name they would have to ask for: in a pod that of any account with a Service, or of a domain of the host, comes
-    first on the way of the question, and each rank would join a stranger. The own name is in /etc/hosts of a pod.
-    """
-    try:
-        ipaddress.ip_address(master := os.environ.get("MASTER_ADDR", ""))
-        towards = [master]
-    except ValueError:
-        towards = []
-    with contextlib.suppress(OSError):
-        towards += [str(place[0]) for *_, place in socket.getaddrinfo(socket.gethostname(), None)]
-    # Debian maps the name of a host to 127.0.1.1. The last ones are for documentation (RFC 5737, RFC 3849): the default
-    # route leads there, and no packet leaves.
-    for address in (*towards, "192.0.2.1", "2001:db8::1"):
-        if source := _source_towards(address):
-            number = ipaddress.ip_address(source.partition("%")[0])
-            if not (number.is_loopback or number.is_link_local):
-                return source
-    return "127.0.0.1"
-
-
-def _source_towards(address: str) -> str:
-    """Return the address from which this host sends to another one; empty without a way."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
-        way.connect((address, 9))
-        return str(way.getsockname()[0])
-    return ""
+def _join(found: list[str], port: int, proof: str, size: int, timeout: timedelta) -> dist.TCPStore:
+    """Join the store of rank 0, which listens at one of these addresses."""
+    address = addresses.first_that_answers(found, port, timeout.total_seconds())
+    where = "set MASTER_ADDR=ADDRESS to one at which the other hosts reach it"
+    if not address:
+        raise TargetUnreachableError(
+            f"rank 0 answers at none of its addresses within {timeout.total_seconds():g} s ({', '.join(found)}, port"
+            f" {port}); see which firewall is between the hosts, or {where}"
+        )
+    store = dist.TCPStore(address, port, size, False, timeout, use_libuv=False)
+    if store.get(_PROOF) != proof.encode():
+        raise TargetUnreachableError(f"whoever listens at {address}, port {port}, is not rank 0; {where}")
+    return store
 
 
 def _reason_for_one_rank(size: int, environ: Mapping[str, str]) -> str:
@@ -185,9 +180,25 @@ def _reason_for_one_rank(size: int, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def _broadcast_address(world: Any, text: str) -> tuple[str, int]:
-    """Return rank 0's address on all ranks. It travels as text: nothing is pickled."""
-    line = bytearray(text.encode().ljust(_LONGEST_ADDRESS, b"\0"))
-    world.Bcast([line, _LONGEST_ADDRESS, load_mpi().BYTE], root=0)
-    host, port = bytes(line).rstrip(b"\0").decode().split()
-    return host, int(port)
+def _gather(world: Any, line: str) -> list[str]:
+    """Return the lines of all ranks on rank 0, and none elsewhere. They travel as text: nothing is pickled."""
+    kind = load_mpi().BYTE
+    lines = bytearray(_LINE_BYTES * world.size if world.rank == 0 else 0)
+    everything = [lines, _LINE_BYTES, kind] if world.rank == 0 else None
+    world.Gather([_padded(line), _LINE_BYTES, kind], everything, root=0)
+    return [_text(lines[at : at + _LINE_BYTES]) for at in range(0, len(lines), _LINE_BYTES)]
+
+
+def _broadcast(world: Any, line: str) -> str:
+    """Return the line of rank 0 on all ranks."""
+    buffer = _padded(line)
+    world.Bcast([buffer, _LINE_BYTES, load_mpi().BYTE], root=0)
+    return _text(buffer)
+
+
+def _padded(line: str) -> bytearray:
+    return bytearray(line.encode().ljust(_LINE_BYTES, b"\0"))
+
+
+def _text(line: bytearray) -> str:
+    return bytes(line).rstrip(b"\0").decode()
