@@ -32,8 +32,8 @@ torch refuses the name ``mpi`` when it was built without MPI.
 """
 _LINE_BYTES = 2048
 """What each rank tells rank 0, and what that one tells all: at least 40 addresses."""
-_TOLD_BESIDE = 100
-"""Bytes of what rank 0 tells beside its addresses: port, proof and MASTER_ADDR."""
+_HEADER_BYTES = 100
+"""What rank 0 needs of that for port, proof and MASTER_ADDR."""
 _PROOF = "seatrial/rank-0"
 """Where rank 0 keeps in its store what it has told over MPI: who has not heard that is not rank 0."""
 _MPI_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -126,7 +126,7 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
         raise RequestError(reason)
     with Watchdog().watching("rendezvous", timeout.total_seconds()):
         here = addresses.this_place()
-        places = [addresses.place_of(line) for line in _gather(world, here.line(_LINE_BYTES - _TOLD_BESIDE))]
+        places = [addresses.place_of(line) for line in _gather(world, here.line(_LINE_BYTES - _HEADER_BYTES))]
         # Not every build of torch has libuv.
         if world.rank == 0:
             store = dist.TCPStore("0.0.0.0", 0, world.size, True, timeout, wait_for_workers=False, use_libuv=False)
