@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from seatrial.agent.rank_process import RankProcess
 from seatrial.environment import self_location
-from seatrial.probe.process import read_process
+from seatrial.probe.process import core_waits, read_process
 from seatrial.protocol.commands import StartRank
 from seatrial.protocol.events import ExitEvent
 from seatrial.protocol.wire import Decoder, encode
@@ -234,7 +235,7 @@ def test_a_stopped_rank_is_killed_with_its_children(start_stand_in: StartStandIn
         "child = subprocess.Popen(['sleep', '600']); print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
     )
     child = int(_until(lambda: process.read(process.output_fd)[0])[0])
-    _until(lambda: process.status()[0] == "T")
+    _until(lambda: process.state == "T")
     process.ask_stack()
     stack = process.stack_event(time.monotonic() + 10)
     assert (stack["state"], stack["text"]) == ("T", "")
@@ -242,7 +243,7 @@ def test_a_stopped_rank_is_killed_with_its_children(start_stand_in: StartStandIn
     ended = _ended(process)
     assert (ended["code"], ended["ours"]) == (-9, True)
     _until(lambda: (seen := read_process(child)) is None or seen.state in "ZX")
-    assert process.status()[0] == "X"
+    assert process.state == "X"
 
 
 def test_a_command_to_a_rank_that_is_gone_is_no_error(start_stand_in: StartStandIn) -> None:
@@ -301,7 +302,7 @@ def test_signals_from_outside_never_keep_a_rank_waiting(start_stand_in: StartSta
         "again()\nprint('lives', flush=True)\ndef here(): time.sleep(600)\nhere()\n"
     )
     assert _until(lambda: process.read(process.output_fd)[0]) == [b"lives"]
-    _until(lambda: process.status()[0] == "S")
+    _until(lambda: process.state == "S")
     process.ask_stack()
     lines = process.stack_event(time.monotonic() + 10)["text"].splitlines()
     assert len(lines) == 5
@@ -364,7 +365,7 @@ def test_the_real_worker_reports_its_rank_and_stack_and_quits() -> None:
         ready = _until(event)
         assert (ready["kind"], ready["rank"], ready["pid"], ready["device_type"]) == ("rank", 1, process.pid, "cpu")
         assert (ready["backend"], ready["threads"]) == ("gloo", 1)
-        assert process.status()[3] == "ready"
+        assert process.status({})[3] == "ready"
         # As launchers and systemd send them to all processes of a job.
         for number in (signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
             process.signal(number)
@@ -380,3 +381,32 @@ def test_the_real_worker_reports_its_rank_and_stack_and_quits() -> None:
         process.kill()
         process.wait(10)
         process.close()
+
+
+@pytest.fixture
+def neighbors_on_one_core() -> Iterator[None]:
+    """What starts next has one core, like processes of other sessions: the kernel shares it between sessions."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    words = [sys.executable, "-c", "while True: pass"]
+    neighbors = [subprocess.Popen(words, start_new_session=True) for _ in range(8)]
+    yield
+    os.sched_setaffinity(0, cores)
+    for neighbor in neighbors:
+        neighbor.kill()
+        neighbor.wait()
+
+
+@pytest.mark.skipif(not core_waits(os.getpid()), reason="this kernel does not count how long a thread waits")
+@pytest.mark.usefixtures("neighbors_on_one_core")
+def test_neighbors_are_seen_that_hold_up_threads_alone(start_stand_in: StartStandIn) -> None:
+    """The main thread of a rank sleeps while threads of a library work, as Gloo's do."""
+    process = start_stand_in(
+        "import hashlib, threading\n"
+        "def work():\n    while True: hashlib.sha256(bytes(1 << 16))\n"
+        "threading.Thread(target=work).start()\nprint('works', flush=True)\nthreading.Event().wait()"
+    )
+    _until(lambda: process.read(process.output_fd)[0])
+    before_s = core_waits(process.pid)[str(process.pid)]
+    _until(lambda: process.status({})[4] > 1.0)
+    assert core_waits(process.pid)[str(process.pid)] - before_s < 0.5

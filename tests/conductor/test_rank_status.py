@@ -21,6 +21,7 @@ from seatrial.conductor.rank_status import (
     Deadline,
     RankStatus,
     Suspicion,
+    all_wait,
     alone_at_deadline,
     at_deadline,
     at_start_deadline,
@@ -477,3 +478,18 @@ def test_a_rank_that_a_deadline_ends_without_its_core_was_at_work(share: float, 
     assert {suspicion.how for suspicion in (*alone, *together, *starting)} == {how}
     if how == "working":
         assert "other processes had its core" in alone[0].detail
+
+
+@pytest.mark.parametrize(("share", "how"), [(0.0, "stuck"), (0.99, "working")])
+def test_one_of_all_that_hang_without_its_core_excuses_communication(share: float, how: str) -> None:
+    """All others wait for its message, which its threads cannot send."""
+    at = NOW + 30.0
+    statuses = {0: _held(share=0.0), 1: _held(share=share), 2: _held(share=0.0)}
+    stacks, hosts = dict.fromkeys(statuses, INSIDE), {rank: str(rank) for rank in statuses}
+    found = at_deadline(statuses, [0, 1, 2], _ahead(statuses), stacks, hosts, at, Deadline(allowed_s=30.0))
+    assert {suspicion.how for suspicion in found} == {how}
+    assert [suspicion.rank for suspicion in found if suspicion.detail] == ([1] if how == "working" else [])
+    for second in range(31, 100):
+        for rank, status in statuses.items():
+            status.update(("S", 0.0, 3, "x"), NOW + second, share * second if rank == 1 else 0.0)
+    assert bool(all_wait(statuses, [0, 1, 2], stacks, NOW + 99)) == (how == "stuck")

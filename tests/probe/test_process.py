@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from seatrial.probe.process import read_process, wchan
+from seatrial.probe.process import core_waits, num_cores, read_process, wchan
 
 
 @pytest.fixture
@@ -50,6 +51,7 @@ def test_a_child_sleeps_stops_and_goes(child: subprocess.Popen[bytes]) -> None:
     child.wait()
     assert read_process(child.pid) is None
     assert wchan(child.pid) == ""
+    assert (core_waits(child.pid), num_cores(child.pid)) == ({}, 0)
 
 
 def test_wchan_is_a_name_or_nothing(child: subprocess.Popen[bytes]) -> None:
@@ -57,3 +59,26 @@ def test_wchan_is_a_name_or_nothing(child: subprocess.Popen[bytes]) -> None:
     name = wchan(child.pid)
     assert name == name.strip()
     assert not name.isdigit()
+
+
+def test_the_cores_that_threads_are_bound_to_count_together() -> None:
+    """A library may bind each of its threads to another core, the main thread included."""
+    cores, is_over, bound = os.sched_getaffinity(0), threading.Event(), threading.Event()
+
+    def work() -> None:
+        os.sched_setaffinity(threading.get_native_id(), {max(cores)})
+        bound.set()
+        is_over.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert bound.wait(10)
+        os.sched_setaffinity(os.getpid(), {min(cores)})
+        assert num_cores(os.getpid()) >= len({min(cores), max(cores)})
+        waits = core_waits(os.getpid())
+        assert not waits or waits.keys() >= {str(os.getpid()), str(thread.native_id)}
+    finally:
+        os.sched_setaffinity(os.getpid(), cores)
+        is_over.set()
+        thread.join()

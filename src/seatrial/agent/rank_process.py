@@ -18,6 +18,8 @@ from seatrial.agent.last_output import LastOutput
 from seatrial.environment import self_location
 from seatrial.environment.pmi import launcher_fds
 from seatrial.probe import process
+from seatrial.probe.cgroup import Throttling
+from seatrial.probe.held import Held, Reading, held_until
 from seatrial.protocol import phase_page
 from seatrial.protocol.commands import Quit, RankCommand, StartRank
 from seatrial.protocol.events import ExitEvent, StackEvent
@@ -102,6 +104,7 @@ class RankProcess:
         self._log = log
         self._log_left_bytes = _LOG_LIMIT_BYTES if argv is None else sys.maxsize
         self._last_output = LastOutput()
+        self._held: Held | None = None
         self._phase_fd = phase_page.create()
         self._phases = phase_page.PhaseReader(self._phase_fd)
         event_read, event_write = os.pipe()
@@ -197,11 +200,24 @@ class RankProcess:
         """Return the last line of its output that is not blank, whether it has an end yet or not."""
         return self._last_output.last_line(self.buffers[self.output_fd])
 
-    def status(self) -> list[Any]:
-        """Return [state letter, CPU seconds, phases entered, label of the phase, seconds without a core]."""
+    def status(self, quotas: Mapping[str, Throttling]) -> list[Any]:
+        """Return [state letter, CPU seconds, phases entered, label of the phase, seconds in which others had its core].
+
+        ``quotas``: of its control group, and of those above it, now.
+        """
         number, label = self._phases.read()
-        seen, held_s = process.read_process(self.pid), process.held_s(self.pid)
-        return [seen.state if seen else "X", round(seen.cpu_s, 2) if seen else 0.0, number, label, round(held_s, 2)]
+        seen = process.read_process(self.pid)
+        state, cpu_s = (seen.state, seen.cpu_s) if seen else ("X", 0.0)
+        waits, cores = process.core_waits(self.pid), process.num_cores(self.pid)
+        now = Reading(at_s=time.monotonic(), cpu_s=cpu_s, cores=cores, waits=waits, quotas=quotas)
+        self._held = held_until(now, self._held)
+        return [state, round(cpu_s, 2), number, label, round(self._held.held_s, 2)]
+
+    @property
+    def state(self) -> str:
+        """State letter of /proc."""
+        seen = process.read_process(self.pid)
+        return seen.state if seen else "X"
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal. None: the process runs."""
@@ -227,16 +243,14 @@ class RankProcess:
         with contextlib.suppress(OSError):  # the pipe is empty
             # Earlier stacks, perhaps without their end: those that came too late, and those that others asked for.
             os.read(self._stack_read, fcntl.fcntl(self._stack_read, fcntl.F_GETPIPE_SZ))
-        seen = process.read_process(self.pid)
         # Before its first phase a rank has no handler yet.
-        if seen is not None and seen.state not in ("T", "t", "Z", "X") and self._phases.read()[0] > 0:
+        if self.state not in ("T", "t", "Z", "X") and self._phases.read()[0] > 0:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
 
     def stack_event(self, until: float) -> StackEvent:
         """Return the ``stack`` event: the stacks that the rank wrote until then (monotonic), and its state in /proc."""
-        seen = process.read_process(self.pid)
-        state = seen.state if seen else "X"
+        state = self.state
         text = b""
         quiet = 0
         while state not in ("T", "t", "Z", "X") and len(text) < _STACK_LIMIT_BYTES:

@@ -27,6 +27,7 @@ from seatrial.environment.drill import planted_faults
 from seatrial.environment.interface_choice import choose
 from seatrial.environment.placeholders import fill_placeholders
 from seatrial.environment.pmi import leave_launcher
+from seatrial.probe import cgroup
 from seatrial.probe.host import host_name
 from seatrial.probe.network import address_of
 from seatrial.protocol.commands import (
@@ -565,7 +566,7 @@ class Agent:
                     gen=process.generation,
                     rank=process.rank,
                     pid=process.pid,
-                    state=process.status()[0],
+                    state=process.state,
                 )
                 self._channel.event(left)
                 self._unregister_all(process)
@@ -584,7 +585,8 @@ class Agent:
         return rank not in self._ranks or self._ranks[rank].watched
 
     def _send_status(self) -> None:
-        ranks = {str(rank): process.status() for rank, process in self._ranks.items()}
+        quotas = cgroup.throttling()
+        ranks = {str(rank): process.status(quotas) for rank, process in self._ranks.items()}
         scripts = [process for process in self._ranks.values() if not process.watched]
         if scripts:
             orphans.reap([process.pid for process in scripts])

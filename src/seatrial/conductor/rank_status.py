@@ -76,7 +76,7 @@ class RankStatus:
     known_until: float
     """Until when statuses show what it did: late ones come all at once, and the first one is as old as the wait."""
     held_s: float = 0.0
-    """Seconds for which its main thread could run and had no core, so far."""
+    """Seconds for which a thread of it could run and others had its core, so far."""
     held_before: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """The same when it last moved, when it last entered a phase, and when the step began."""
     begun_at: float = 0.0

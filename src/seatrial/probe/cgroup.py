@@ -7,7 +7,7 @@ hidden, so their limits are unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -97,6 +97,12 @@ def throttling(root: Path = Path("/")) -> dict[str, Throttling]:
             used_ns = _number(other / "cpuacct.usage")
             found[str(folder)] = Throttling(table["throttled_time"] / 1e9, None if used_ns is None else used_ns / 1e9)
     return found
+
+
+def most_stopped(before: Mapping[str, Throttling], now: Mapping[str, Throttling]) -> Throttling | None:
+    """Return the difference for the group that was stopped most between two readings; None without a group in both."""
+    changes = (reading.since(before[group]) for group, reading in now.items() if group in before)
+    return max(changes, key=lambda change: change.stopped_s, default=None)
 
 
 def _paths(root: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from types import TracebackType
 
-from seatrial.probe import cgroup, cpu
+from seatrial.probe import cgroup, cpu, process
 from seatrial.probe.gpu_gauges import IDLE, REASONS, Gauges
 
 _MHZ = "mhz"
@@ -32,7 +32,7 @@ def counters() -> dict[str, float]:
     - ``mhz``: the current clock of the usable cores.
     """
     values = {"wall_s": time.monotonic(), "cpu_s": time.process_time()}
-    if waits := _waits():
+    if waits := process.core_waits(os.getpid()):
         values["waited_s"] = sum(waits.values())
     with contextlib.suppress(OSError, ValueError, IndexError):
         faults = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[9]
@@ -55,7 +55,11 @@ class CpuTime:
     """The CPU time of this process since this was made, and the waits of its threads for a core."""
 
     def __init__(self) -> None:
-        self._started_s, self._cpu_s, self._waited_s = time.perf_counter(), time.process_time(), _waits()
+        self._started_s, self._cpu_s, self._waited_s = (
+            time.perf_counter(),
+            time.process_time(),
+            process.core_waits(os.getpid()),
+        )
 
     def share(self, threads: int) -> float:
         """Return which part of the time this many threads had a core.
@@ -64,18 +68,8 @@ class CpuTime:
         strangers keep busy, such as that of a store, uses CPU time, too, and takes it from those that compute.
         """
         wall_s, cpu_s = time.perf_counter() - self._started_s, time.process_time() - self._cpu_s
-        waits = (now - self._waited_s.get(thread, 0.0) for thread, now in _waits().items())
+        waits = (now - self._waited_s.get(thread, 0.0) for thread, now in process.core_waits(os.getpid()).items())
         return min(cpu_s / (wall_s * threads), 1 - min(1.0, max(waits, default=0.0) / wall_s))
-
-
-def _waits() -> dict[str, float]:
-    """Return the seconds in which each thread was runnable and had no core; none where the kernel does not count."""
-    waits = dict[str, float]()
-    with contextlib.suppress(OSError):
-        for task in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                waits[task.name] = int((task / "schedstat").read_text().split()[1]) / 1e9
-    return waits
 
 
 class Contention:
@@ -115,9 +109,7 @@ class Contention:
             for name, then in self._before.items()
             if name in now
         }
-        quotas = [now.since(self._quotas[group]) for group, now in cgroup.throttling().items() if group in self._quotas]
-        if quotas:
-            most = max(quotas, key=lambda quota: quota.stopped_s)
+        if (most := cgroup.most_stopped(self._quotas, cgroup.throttling())) is not None:
             changes["throttled_s"] = round(most.stopped_s, 4)
             if most.used_s is not None:
                 changes["below_quota_s"] = round(most.used_s, 4)

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_MOST_THREADS = 512
+"""Threads of one process that are read: an agent reads those of all its ranks each second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +70,36 @@ def _cpu_s(fields: list[str]) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def held_s(pid: int) -> float:
-    """Return for how many seconds so far the main thread could run and had no core; 0 where that is not known."""
+def core_waits(pid: int) -> dict[str, float]:
+    """Return the seconds in which each thread could run and had no core; none where the kernel does not count.
+
+    Of a process with thousands of threads the first ones are read.
+    """
+    waits = dict[str, float]()
+    for thread in _threads(pid):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            descriptor = os.open(f"/proc/{pid}/task/{thread}/schedstat", os.O_RDONLY)
+            try:
+                waits[thread] = int(os.read(descriptor, 128).split()[1]) / 1e9
+            finally:
+                os.close(descriptor)
+    return waits
+
+
+def num_cores(pid: int) -> int:
+    """Return how many cores the threads of a process may use together: a library may bind each one to another core."""
+    cores = set[int]()
+    for thread in _threads(pid):
+        with contextlib.suppress(OSError):
+            cores |= os.sched_getaffinity(int(thread))
+    return len(cores)
+
+
+def _threads(pid: int) -> list[str]:
     try:
-        with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+        return os.listdir(f"/proc/{pid}/task")[:_MOST_THREADS]
+    except OSError:
+        return []
 
 
 def wchan(pid: int) -> str:

@@ -296,7 +296,7 @@ class Status(TypedDict):
     kind: Literal["status"]
     ranks: dict[str, list[Any]]
     """rank: [state letter of /proc, CPU time in seconds, number of phases entered, label of the phase,
-    seconds for which the main thread could run and had no core]."""
+    seconds for which a thread could run and others had its core]."""
     still: dict[str, list[float]]
     """rank of a script: [seconds without output and CPU time, seconds without output]."""
 
