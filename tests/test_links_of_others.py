@@ -13,6 +13,7 @@ from seatrial import start
 from seatrial.bundle import write_bundle
 from seatrial.errors import RequestError
 from seatrial.folders import open_above, open_with_links
+from seatrial.run.handed_files import read_evidence
 from seatrial.targets.hosts import hosts_of
 from seatrial.targets.kubernetes.manifest.parse import read_patch
 from seatrial.worker.rendezvous import meeting_place
@@ -55,7 +56,7 @@ def test_a_relative_path_begins_where_the_user_is(link: Path, monkeypatch: pytes
     assert words == f"{link} is a link of user 12345"
 
 
-READ = [lambda path: hosts_of(None, path), read_patch]
+READ = [lambda path: hosts_of(None, path), read_patch, lambda path: read_evidence([str(path)])]
 
 
 @pytest.mark.parametrize("read", READ)
@@ -64,8 +65,9 @@ READ = [lambda path: hosts_of(None, path), read_patch]
 def test_no_file_of_ours_goes_elsewhere_by_such_a_link(
     read: Callable[[Path], Any], below: str, mode: int, tmp_path: Path
 ) -> None:
-    """Hosts become arguments of ssh, which all users of the machine can read, and questions to name servers. A file
-    may be private by a closed folder alone, which a link of ours leads out of."""
+    """Hosts become arguments of ssh, which all users of the machine can read, and questions to name servers; the
+    digest of evidence stands in the report. A file may be private by a closed folder alone, which a link of ours leads
+    out of."""
     (mine := tmp_path / "mine").mkdir(mode=0o700)
     (secret := mine / "token").write_text("hf_secret")
     secret.chmod(mode)

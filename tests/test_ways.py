@@ -65,3 +65,27 @@ def test_a_folder_below_the_root_of_a_process(tmp_path: Path) -> None:
         assert _is_at(f"/proc/{pid}/cwd/tmp", tmp_path / "tmp")
         assert _is_at(f"/proc/{pid}/root", tmp_path)
     assert _is_at(link, Path.cwd())
+
+
+_ASKS = """
+import codecs, os
+codecs.lookup("ascii")  # It lies where the other user may not read.
+from seatrial.start import open_named_folder, trusted_users
+os.setgroups([]); os.setgid(12345); os.setuid(12345)
+os.close(open_named_folder("out"))
+print(sorted(trusted_users(os.path.realpath("out"))))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_working_folder_below_a_closed_one(tmp_path: Path) -> None:
+    """Who can make folders above is unknown then: in a container of a user, root's number there is nobody's."""
+    (closed := tmp_path / "closed").mkdir(mode=0o700)
+    (out := closed / "here" / "out").mkdir(parents=True)
+    os.chown(out, 12345, 12345)
+    for names_are_own in (True, False):
+        program = f"from seatrial import start\nstart._has_own_numbers = lambda: {names_are_own}\n{_ASKS}"
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=out.parent, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, "[0, 12345]\n"), done.stderr

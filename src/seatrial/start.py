@@ -27,15 +27,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 _NAME = "seatrial.pyz"
 _OLDEST_PYTHON = (3, 10)
-_MOST_BYTES = 64 << 20
-"""A hundred times the size of the bundle."""
+_MOST_BYTES = 64 << 20  # a hundred times the size of the bundle
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
 """The Pythons of conda and uv are built where os gets none of these, and run where the C library has memfd_create."""
 _DESCRIPTOR = 1000
 """The least number of the copy's descriptor, where the limit of open files allows it. A Python without the copy finds
 the number in its PYTHONPATH, too, and must not have another file there."""
-_MAX_LINKS = 40
-"""The kernel's own limit (MAXSYMLINKS in include/linux/namei.h)."""
+_MAX_LINKS = 40  # the kernel's own limit (MAXSYMLINKS in include/linux/namei.h)
 _MOST_NAMES = 500
 """Names on a way, those that its links lead through included. No path of a person has a hundred; the kernel would
 follow 40 links of 2,000 names each, and to look at each of those takes minutes."""
@@ -381,8 +379,8 @@ def open_named_folder(path: "str | os.PathLike[str]") -> int:
     A file system of another user is asked where the names and links that lead to it are those of root and this user, in
     folders in which no other can make names, and where the working folder, or that of a descriptor
     (``/proc/self/fd/N``), lies on it. Raises ForeignError for any other, and one that was mounted after this process
-    had first opened such a folder, before anything could wait, and PermissionError
-    for a link of another user in a folder in which all users can make some, as most kernels do (fs.protected_symlinks).
+    had first opened such a folder, before anything could wait, and PermissionError for a link of another user in a
+    folder in which all users can make some, as most kernels do (fs.protected_symlinks).
     """
     path = os.fspath(path)
     if not path:
@@ -546,20 +544,22 @@ def user_outside() -> int:
 
 def _has_own_numbers() -> bool:
     """Return whether this is a user namespace whose numbers of users are not those of the machine."""
-    try:
-        with open("/proc/self/uid_map", encoding="ascii") as lines:
-            return lines.read().split() != ["0", "0", str(2**32 - 1)]
-    except OSError:
-        return False
+    with contextlib.suppress(OSError), open("/proc/self/uid_map", encoding="ascii") as lines:
+        return lines.read().split() != ["0", "0", str(2**32 - 1)]
+    return False
 
 
 def _is_below_open(path: str) -> bool:
     while path != os.path.dirname(path):
         path = os.path.dirname(path)
-        with contextlib.suppress(FileNotFoundError):
+        try:
             # Where an access control list names users, the bits of the group are what it allows at most.
-            if os.stat(path).st_mode & 0o022:
-                return True
+            is_open = os.stat(path).st_mode & 0o022 != 0
+        except OSError as error:
+            # Above the working folder one may be closed to us.
+            is_open = isinstance(error, PermissionError)
+        if is_open:
+            return True
     return False
 
 

@@ -220,10 +220,21 @@ class RankProcess:
         return seen.state if seen else "X"
 
     def poll(self) -> int | None:
-        """Return the exit code, negative for a signal. None: the process runs."""
-        if self.exit_code is None:
+        """Return the exit code, negative for a signal. None: the process runs.
+
+        Those that it started must not outlive it, nor go on writing into its pipes. They are killed before it is
+        reaped: until then no other group of processes can have its number.
+        """
+        if self.exit_code is None and self._has_ended():
+            self._kill_group()
             self.exit_code = self._process.poll()
         return self.exit_code
+
+    def _has_ended(self) -> bool:
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # Somebody else has reaped it.
+            return True
 
     def exit_event(self) -> ExitEvent:
         """Return the ``exit`` event of a rank that has ended."""
@@ -296,11 +307,11 @@ class RankProcess:
 
     def kill(self) -> None:
         """Kill it, stopped or not, with all processes that it started."""
-        self.ours = self.ours or self.poll() is None
-        self.kill_group()
+        if self.poll() is None:
+            self.ours = True
+            self._kill_group()
 
-    def kill_group(self) -> None:
-        """Kill its process group."""
+    def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -528,8 +528,6 @@ class Agent:
         """Report the end of a rank, after all that it wrote."""
         # A script may answer the signal that this agent got as well by any exit code.
         self._report_signal()
-        # The processes that it started must not outlive it, nor go on writing into its pipes.
-        process.kill_group()
         self._forward(process, everything=True)
         self._output.drain(process, self._unregister, everything=True)
         # An orphan of the rank may keep a pipe open forever.

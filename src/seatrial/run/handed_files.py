@@ -9,7 +9,7 @@ from typing import Any
 from seatrial.devices.handed import MOST_BYTES, HandedFile, read
 from seatrial.devices.plain_json import to_json
 from seatrial.errors import RequestError
-from seatrial.files import has_entry, open_to_read
+from seatrial.files import has_entry, read_input
 from seatrial.protocol.events import EndEvent, HandedEvent, Source
 
 
@@ -19,8 +19,7 @@ def read_evidence(words: Collection[str]) -> tuple[HandedFile, ...]:
     for word in words:
         node, _, name = ("", "", word) if has_entry(word) or "=" not in word else word.partition("=")
         try:
-            with open_to_read(name) as file:
-                handed = read(file.read(MOST_BYTES + 1), name=Path(name).name, node=node)
+            handed = read(read_input(name, MOST_BYTES), name=Path(name).name, node=node)
         except (OSError, ValueError) as error:
             reason = error.strerror or error if isinstance(error, OSError) else error
             raise RequestError(f"--evidence {word}: {name} cannot be read ({reason}).") from error
