@@ -72,7 +72,35 @@ def test_a_crowd_of_places_keeps_no_agent_out(greets: bool) -> None:
         for number in range(2, _MAX_STRANGERS):
             comes(f"10.1.0.{number}", now - 4.0 if greets else None)
         assert comes("10.0.0.9", now) is not first
-        assert crowd.one_to_drop(now) is first
+        assert (crowd.one_to_hear() or crowd.one_to_drop(now)) is first
+
+
+def _greeted(stack: contextlib.ExitStack, served: Served, num: int) -> None:
+    """So many strangers who have said hello, and been answered."""
+    for _ in range(num):
+        stranger = stack.enter_context(served.connect())
+        stranger.sendall(b"".join(encode(_HELLO)))
+        assert stranger.recv(1 << 12)
+
+
+def test_an_agent_among_many_that_greet_at_once_joins() -> None:
+    """So do all ranks of a job of a launcher; and a neighbor needs no secret for a hello."""
+    with _served() as served, contextlib.ExitStack() as stack:
+        _greeted(stack, served, _MAX_STRANGERS)
+        control = agent_main._connect("127.0.0.1", [served.server.port], TOKEN, 0)
+        with control.connection as connection:
+            connection.settimeout(10.0)
+            assert b"welcome" in (control.received or connection.recv(1 << 12))
+
+
+def test_who_has_no_place_is_not_answered_first() -> None:
+    """An agent that hears the proof of the controller takes itself for one of those that it waits for."""
+    with _served() as served, contextlib.ExitStack() as stack:
+        _greeted(stack, served, _MAX_STRANGERS)
+        newcomer = stack.enter_context(served.connect())
+        with contextlib.suppress(ConnectionResetError):
+            newcomer.sendall(b"".join(encode(_HELLO)))
+            assert newcomer.recv(1 << 12) == b""
 
 
 def test_a_crowd_from_one_place_pushes_out_none_from_another(monkeypatch: pytest.MonkeyPatch) -> None:

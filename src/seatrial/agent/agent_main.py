@@ -386,7 +386,7 @@ def _shake_hands(
         if run is not None:
             own_proof["credential"] = make_credential(PROOF, own_proof["proof"], within_s=until - time.monotonic())
         connection.sendall(b"".join(encode(own_proof)))
-        if run is not None and not received:
+        if not received:
             received = _after_proof(connection, answer_s)
     return ControlConnection(
         connection=connection,
@@ -399,8 +399,8 @@ def _shake_hands(
 def _after_proof(connection: socket.socket, answer_s: float) -> bytes:
     """Return what the conductor says to the proof of this agent, empty where that takes long.
 
-    Raises OSError where it has closed the connection: munge may take so long that strangers took the place of this one
-    among those that it waits for.
+    Raises OSError where it has closed the connection: strangers may have taken the place of this one among those that
+    it waits for.
     """
     connection.settimeout(answer_s)
     try:
@@ -408,7 +408,7 @@ def _after_proof(connection: socket.socket, answer_s: float) -> bytes:
     except TimeoutError:
         return b""
     if not received:
-        raise ConnectionResetError("the controller closed the connection after the proof of this agent")
+        raise ConnectionResetError("the controller closed the connection after the proof of this agent; see its report")
     return received
 
 

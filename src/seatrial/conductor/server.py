@@ -250,16 +250,16 @@ class Server:
 
     def _make_room(self) -> bool:
         """Drop a stranger. Returns False where there is none that may be dropped."""
-        while (peer := self._strangers.one_to_drop(clock_s())) is not None:
-            was_silent = peer.claim is None
-            if was_silent:
-                self._read(peer)  # its hello may lie there
-            if peer.socket.fileno() < 0 or peer not in self._strangers:
-                return True
-            if not was_silent or peer.claim is None:
+        while (peer := self._strangers.one_to_hear()) is not None:
+            self._read(peer)  # its hello may lie there
+            if peer in self._strangers and peer.claim is None:
                 self._drop(peer)
+            if peer not in self._strangers:
                 return True
-        return False
+        peer = self._strangers.one_to_drop(clock_s())
+        if peer is not None:
+            self._drop(peer)
+        return peer is not None
 
     def _shed_strangers(self) -> None:
         if self._listener not in self._selector.get_map():

@@ -84,20 +84,25 @@ class Strangers:
             if not crowd:
                 del self._crowds[peer.source]
 
-    def one_to_drop(self, now: float) -> Peer | None:
-        """Return one from where most come; None: nobody came.
+    def one_to_hear(self) -> Peer | None:
+        """Return the oldest one that has not said hello, as a real agent does at once, from where most come; None: none
+        came after it."""
+        silent = list(islice((peer for crowd in self._largest() for peer in crowd.silent), 2))
+        return silent[0] if len(silent) > 1 else None
 
-        That is the oldest one that has not said hello, as a real agent does at once, unless none came after it; or the
-        oldest one whose time for its proof is over; or else the newest one. A real agent that is dropped tries again.
-        From several places as many may come; all these are then looked at as one crowd, the oldest place first.
+    def one_to_drop(self, now: float) -> Peer | None:
+        """Return one from where most come, where there is none to hear; None: nobody came.
+
+        That is the oldest one whose time for its proof is over, or else the newest one: if that has just come, it is
+        not answered first. A real agent that is dropped tries again.
         """
-        most = max(map(len, self._crowds.values()), default=0)
-        crowds = [crowd for crowd in self._crowds.values() if len(crowd) == most]
-        if not crowds:
-            return None
-        silent = list(islice((peer for crowd in crowds for peer in crowd.silent), 2))
-        if len(silent) > 1:
-            return silent[0]
+        crowds = self._largest()
         firsts = (next(iter(crowd.greeted.items())) for crowd in crowds if crowd.greeted)
         late = next((peer for peer, at in firsts if at < now - _PROOF_S), None)
-        return late or next(reversed(crowds[-1].silent or crowds[-1].greeted))
+        return late or (next(reversed(crowds[-1].silent or crowds[-1].greeted)) if crowds else None)
+
+    def _largest(self) -> list[_Crowd]:
+        """Return those from where most come. From several places as many may: these are then looked at as one crowd,
+        the oldest place first."""
+        most = max(map(len, self._crowds.values()), default=0)
+        return [crowd for crowd in self._crowds.values() if len(crowd) == most]
