@@ -105,7 +105,8 @@ class Contention:
         """
         now = counters()
         changes = {
-            name: round(now[name] - (0 if name == _MHZ else then), 4)
+            # With a thread that ends goes what it has waited, and the kernel takes back some of the time of cores.
+            name: round(max(0.0, now[name] - (0 if name == _MHZ else then)), 4)
             for name, then in self._before.items()
             if name in now
         }
