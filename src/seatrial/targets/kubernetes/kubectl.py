@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import re
@@ -47,10 +48,11 @@ _POLL_S = 0.2
 """How often the size of an answer is read while a call is waited for."""
 _REASON = re.compile(r'(?:from server )?for: "[^"]*": (.+)')
 """The last line of an error with several lines: ``from server for: "STDIN": jobs.batch "a" is forbidden: ...``."""
-_ESCAPE = re.compile(
-    r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|(u[dD][89a-fA-F][\da-fA-F]{2}|u0000)|.)"
+_UNENCODABLE = re.compile(
+    r"(?<!\\)((?:\\\\)*)\\u(?:[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|([dD][89a-fA-F][\da-fA-F]{2}|0000))"
 )
-"""An escape of JSON: half of a pair of UTF-16, which has no bytes, and the character 0 are its group."""
+"""An escape of JSON, after backslashes that are escaped: of a pair of UTF-16, or of what is the second group: half of a
+pair, which has no bytes, or the character 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +356,15 @@ def _with_bytes(text: str) -> str:
     """Return JSON in which U+FFFD stands for what its strings cannot pass on: neither to a path nor to a program."""
     if not any(begins in text for begins in (r"\ud", r"\uD", r"\u0000")):
         return text
-    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)
+    # Not by ``sub``, which keeps each part of a text of many escapes.
+    read, at = io.StringIO(), 0
+    for escape in _UNENCODABLE.finditer(text):
+        if escape[2]:
+            read.write(text[at : escape.end(1)])
+            read.write(r"\ufffd")
+            at = escape.end()
+    read.write(text[at:])
+    return read.getvalue()
 
 
 def _is_object(thing: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 
 from seatrial.conductor.program_failures import Exit, fabric_error, has_raised
@@ -58,7 +58,8 @@ class Shown(IntEnum):
 
 
 def shown_by(
-    lines: Mapping[PodStatus, Sequence[str]],
+    pods: Collection[PodStatus],
+    lines_of: Callable[[PodStatus], Sequence[str]],
     unread: Collection[str],
     *,
     met: Mapping[PodStatus, Collection[int]] | None,
@@ -67,19 +68,21 @@ def shown_by(
     """Return what each pod that failed shows.
 
     Args:
-        lines: What each of them has printed.
+        pods: Those that failed.
+        lines_of: Returns what each of them has printed. No more than those of one are held at once.
         met: The ranks of each of them that had met the others before; None: there are no other pods.
         unread: Names of pods that may have printed more.
         has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work.
     """
     # Operators delete pods when another one has failed, or all of them, those that ended by themselves too.
-    some_stay = not all(pod.deleted for pod in lines)
+    some_stay = not all(pod.deleted for pod in pods)
     shown = {}
-    for pod, printed in lines.items():
+    for pod in pods:
         was_stopped = bool(pod.stop) or (pod.deleted and some_stay)
         is_read = pod.name not in unread
         met_here = None if met is None else met[pod]
-        shown[pod] = _shown(pod, printed, met_here, is_read=is_read, was_stopped=was_stopped, has_result=has_result)
+        lines = lines_of(pod)
+        shown[pod] = _shown(pod, lines, met_here, is_read=is_read, was_stopped=was_stopped, has_result=has_result)
     return shown
 
 
