@@ -71,7 +71,7 @@ import json, sys
 from seatrial.targets.kubernetes.manifest.validation import validate_workload
 from seatrial.targets.kubernetes.kinds import KINDS
 from seatrial.targets.kubernetes.pods import first_pod, pods_of
-from seatrial.targets.kubernetes.kubectl import Kubectl
+from seatrial.targets.kubernetes.kubectl import CallResult, Kubectl
 from seatrial.targets.kubernetes.refusals import refusal
 from seatrial.errors import RequestError
 from seatrial.targets.kubernetes.manifest.workload import Workload
@@ -93,7 +93,10 @@ kubectl = Kubectl(program="kubectl", namespace=None)
 validate_workload("volcanojob", one)
 write_bundle(Path(sys.argv[1]))
 print(json.dumps({
-    "refused": [str(refusal("volcanojob", kubectl, line)) for line in sys.stdin.read().splitlines()],
+    "refused": [
+        str(refusal("volcanojob", kubectl, CallResult(code=1, out="", err=line)))
+        for line in sys.stdin.read().splitlines()
+    ],
     "numbers": {pod.name: pod.number for pod in pods},
     "first": first_pod(pods, nodes=2, under_mpi=False).name,
     "restarts": told,
