@@ -253,6 +253,8 @@ def test_equal_hostnames_warn() -> None:
     finding = only_finding(network_evidence(3, hostnames=["node0", "worker", "worker"]))
     assert (finding.severity, finding.what) == ("warn", "2 nodes have the hostname worker")
     assert finding.culprit.name == "nodes worker (node 1) and worker (node 2)"
+    finding = only_finding(network_evidence(3, hostnames=["node0", "a: node b is broken", "a: node b is broken"]))
+    assert finding.what == '2 nodes have the hostname "a: node b is broken"'
 
 
 def test_the_network_of_one_machine_is_not_applicable() -> None:

@@ -49,6 +49,18 @@ def test_a_group_that_is_mounted_nowhere_has_no_limits(tmp_path: Path) -> None:
     assert (found.path, found.memory_limit_bytes, found.quota_cores) == ("/a", None, None)
 
 
+def test_a_mount_in_a_folder_that_is_closed_to_us_is_not_to_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(path)
+
+    root = plant(tmp_path, TREES["docker v1"])
+    monkeypatch.setattr(Path, "is_dir", refused)  # which root is never told
+    found = read_cgroup(root)
+    assert found is None or found.quota_cores is None
+
+
 def test_a_path_under_a_mounted_group_is_read_relative_to_it(tmp_path: Path) -> None:
     mount = "30 25 0:26 /a /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
     tree = {"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": mount, "sys/fs/cgroup/b/memory.max": "5\n"}

@@ -82,7 +82,10 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
         if generation and explain in (blame_slow_start, _deadline):
             causes = []  # a restart attempt has the time that the first one left, so its lack of time says nothing
         is_hang = explain in (_did_not_come, _crashed, _fabric, _deadline)
-        observed += [Observed(finding=_with_generation(view, finding), is_hang=is_hang) for finding in causes]
+        begin = _of_generation(view) if causes else ""
+        observed += [
+            Observed(finding=replace(finding, what=f"{begin}{finding.what}"), is_hang=is_hang) for finding in causes
+        ]
         observed += [Observed(finding=finding) for finding in _after_the_end(view)]
     for left in trial.left:
         node = "an unknown node" if left.node is None else a_node(trial.place(left.node))
@@ -538,14 +541,14 @@ def _cut_short(view: StepView) -> bool:
     return planned is not None and step.timeout_s < planned - 0.01
 
 
-def _with_generation(view: StepView, finding: Finding) -> Finding:
-    """Return the finding with its generation, and the ranks that were left out of that, in front."""
+def _of_generation(view: StepView) -> str:
+    """Return the begin of a sentence that says the generation, and the ranks that were left out of it."""
     if view.generation == 0:
-        return finding
+        return ""
     without = sorted(set(view.trial.ranks) - set(view.ranks))
     restart = "a restart" if view.generation == 1 else f"restart {view.generation}"
     names = f" without {named_ranks(without)}" if without else ""
-    return replace(finding, what=f"after {restart}{names}, {finding.what}")
+    return f"after {restart}{names}, "
 
 
 def _finding(

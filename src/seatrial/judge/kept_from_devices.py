@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, Culprit, Finding
@@ -42,6 +45,29 @@ _IN_ONE_ROUND = re.compile(
 """Words for the phases of one step or round of a check, in their order."""
 
 
+_MOST_WAYS = 64
+"""Ways to fail that are looked at. Ranks of one program fail in few phases."""
+
+
+class _Way(NamedTuple):
+    """How ranks of a node failed: each of these ways is compared with those who came further."""
+
+    step: int | None
+    phase: str
+    least_local_rank: int | None
+    """The local rank from which on ranks of other nodes count, where these were allowed no device. None: all count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Further:
+    """The ranks that came further than those that failed in one way, by their hosts."""
+
+    places_of: Mapping[str, set[str]]
+    """Host -> places of its nodes."""
+    places: Collection[str]
+    """All of them."""
+
+
 def kept_from_devices(view: StepView, errors: Mapping[int, ErrorRecord], waiting: tuple[str, ...]) -> list[Finding]:
     """Return one finding for each of these nodes; where all nodes are alike, or may be, one that names nobody.
 
@@ -60,24 +86,22 @@ def kept_from_devices(view: StepView, errors: Mapping[int, ErrorRecord], waiting
     if asked <= errors.keys() and len({_place(view, rank) for rank in asked}) > 1:
         return [_of_nobody(view, errors, "all nodes are alike", waiting)]
     nodes = {record.place for record in view.trial.ranks.values()}
-    phases = _ranks_by_phase(view)
-    passed = {
-        key: _passed(view, phases, *key) - errors.keys()
-        for key in {(error.step, error.phase) for error in errors.values()}
-    }
+    may_vote = len({host_of(view.trial, rank) for rank in view.trial.ranks}) >= VOTING_HOSTS
+    failed = {place: _ways_to_fail(view.trial, of_node) for place, of_node in by_node.items()}
+    further = _further(view, errors, failed.values())
     findings, unclear, is_doubted = [], dict[int, ErrorRecord](), False
     for place, of_node in by_node.items():
         kinds = {keeper(error.message) for error in of_node.values()}
-        others = {
-            other
-            for rank, error in of_node.items()
-            for other in _comparable(view.trial, rank, error, passed[error.step, error.phase])
-        }
-        if _is_word_of_one_host(view, next(iter(of_node)), others):
-            others, is_doubted = {other for other in others if _place(view, other) == place}, True
-        if kinds <= {*_OF_ALL} and not others and (len(nodes) > 1 or "build" in kinds):
+        is_here = any(
+            way.least_local_rank is None and place in further[way].places for way in failed[place] & further.keys()
+        )
+        hosts, is_there = _hosts_further(place, failed[place], further, host_of(view.trial, next(iter(of_node))))
+        if may_vote and len(hosts) == 1:
+            # A single other host says so, and more could.
+            is_there, is_doubted = is_here, True
+        if kinds <= {*_OF_ALL} and not is_there and (len(nodes) > 1 or "build" in kinds):
             unclear |= of_node
-        elif kinds == {"build"} and place in {_place(view, other) for other in others}:
+        elif kinds == {"build"} and is_here:
             findings += [_of_rank(view, rank, error, waiting) for rank, error in of_node.items()]
         else:
             findings.append(_of_node(view, place, of_node, waiting))
@@ -110,24 +134,58 @@ def _passed(view: StepView, phases: Mapping[str, set[int]], number: int | None, 
     return {other for done in alike for other in done.done}.union(*later)
 
 
-def _comparable(trial: Trial, rank: int, error: ErrorRecord, passed: set[int]) -> set[int]:
-    """Return those of the ranks that ``passed`` whose success says something about the failure of this one."""
-    if keeper(error.message) != "allowed" or (record := trial.ranks.get(rank)) is None:
-        return passed
-    # The first ranks of a node get a device, however few there are.
-    return {
-        other
-        for other in passed & trial.ranks.keys()
-        if trial.ranks[other].local_rank >= record.local_rank and trial.ranks[other].place != record.place
-    }
+def _ways_to_fail(trial: Trial, errors: Mapping[int, ErrorRecord]) -> set[_Way]:
+    """Return how the ranks of a node failed. The first ranks of a node get a device, however few there are."""
+    least: dict[tuple[int | None, str], int] = {}
+    ways = set()
+    for rank, error in errors.items():
+        record, key = trial.ranks.get(rank), (error.step, error.phase)
+        if keeper(error.message) == "allowed" and record is not None:
+            least[key] = min(record.local_rank, least.get(key, record.local_rank))
+        else:
+            ways.add(_Way(*key, None))
+    return ways | {_Way(*key, local_rank) for key, local_rank in least.items()}
 
 
-def _is_word_of_one_host(view: StepView, rank: int, others: Iterable[int]) -> bool:
-    """Return whether a single other host says that ranks have passed what this one could not, and more could say so."""
-    trial = view.trial
-    own = host_of(trial, rank)
-    hosts = {host_of(trial, other) for other in others} - {own}
-    return len(hosts) == 1 and len({host_of(trial, other) for other in trial.ranks}) >= VOTING_HOSTS
+def _further(
+    view: StepView, errors: Mapping[int, ErrorRecord], failed: Iterable[Collection[_Way]]
+) -> dict[_Way, _Further]:
+    """Return who came further than ranks that failed so, for the most frequent ways to fail."""
+    trial, phases = view.trial, _ranks_by_phase(view)
+    passed: dict[tuple[int | None, str], set[int]] = {}
+    further = {}
+    for way, _ in Counter(way for ways in failed for way in ways).most_common(_MOST_WAYS):
+        key = (way.step, way.phase)
+        if key not in passed:
+            passed[key] = _passed(view, phases, *key) - errors.keys()
+        places_of = defaultdict[str, set[str]](set)
+        for rank in passed[key]:
+            record = trial.ranks.get(rank)
+            least = way.least_local_rank
+            if least is None or (record is not None and record.local_rank >= least):
+                places_of[host_of(trial, rank)].add(_place(view, rank))
+        further[way] = _Further(
+            places_of=places_of, places={place for of_host in places_of.values() for place in of_host}
+        )
+    return further
+
+
+def _hosts_further(
+    place: str, ways: AbstractSet[_Way], further: Mapping[_Way, _Further], own: str
+) -> tuple[set[str], bool]:
+    """Return up to two other hosts with ranks that came further than those of a node, and whether any rank did.
+
+    Of those that were allowed no device only other nodes say something.
+    """
+    hosts, is_there = set[str](), False
+    for way in ways & further.keys():
+        for host, places in further[way].places_of.items():
+            if way.least_local_rank is None or places != {place}:
+                is_there = True
+                hosts |= {host} - {own}
+            if len(hosts) > 1:
+                return hosts, True
+    return hosts, is_there
 
 
 def _ranks_by_phase(view: StepView) -> dict[str, set[int]]:

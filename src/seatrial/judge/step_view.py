@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,7 +54,7 @@ class StepView:
     """The conductor's observations before any interruption."""
     lost_nodes: frozenset[int]
     bystanders: dict[int, str]
-    """One line of evidence for each rank, in case that it is not at fault."""
+    """One line of evidence for each rank, ascending, in case that it is not at fault."""
     check: str
     """The check in which it happened; ``trial`` outside of any."""
     stacks: Mapping[int, Sequence[StackRecord]]
@@ -144,11 +145,11 @@ class StepView:
 
     def waiting(self, culprits: Iterable[int]) -> tuple[str, ...]:
         """Return one line for each rank that is no culprit: it waited, or its library reported the consequences."""
-        named = set(culprits)
-        lines = [self.bystanders[rank] for rank in sorted(self.bystanders) if rank not in named]
-        if len(lines) > _MOST_EVIDENCE:
-            lines = [*lines[:_MOST_EVIDENCE], f"and {len(lines) - _MOST_EVIDENCE} more ranks"]
-        return tuple(lines)
+        named = self.bystanders.keys() & set(culprits)
+        others = (line for rank, line in self.bystanders.items() if rank not in named)
+        lines = tuple(itertools.islice(others, _MOST_EVIDENCE))
+        more = len(self.bystanders) - len(named) - len(lines)
+        return (*lines, f"and {more} more ranks") if more else lines
 
 
 def works_alone(check: str) -> bool:
@@ -347,7 +348,7 @@ def _bystanders(
     for rank, ending in ended.items():
         if ending is not None:
             lines[rank] = f"{named(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase, _UNKNOWN)}"
-    return lines
+    return dict(sorted(lines.items()))
 
 
 def _check(trial: Trial, generation: int, troubles: tuple[TroubleRecord, ...], raised: dict[int, ErrorRecord]) -> str:

@@ -7,8 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from seatrial.util.text import fitted
+
 Params = TypeVar("Params")
 
+_MOST_ORIGIN_CHARS = 1_000
+"""An origin names an option, or the path of a plan file. It stands beside each measurement that its limit judges."""
 _OF_USER = re.compile(r"\buser (\w+)\.(\w+)")
 
 
@@ -106,7 +110,7 @@ def _setting(pair: Sequence[Any]) -> Setting:
     value, origin = pair
     if not isinstance(origin, str):
         raise TypeError(f"the origin of a setting is {type(origin).__name__}, expected a text")
-    return Setting(value=value, origin=origin)
+    return Setting(value=value, origin=fitted(origin, _MOST_ORIGIN_CHARS))
 
 
 def _listed(value: Any) -> Any:

@@ -135,14 +135,22 @@ def _groups(controller: str, paths: dict[str, str], mounted: list[Mount], root: 
         top = root / mount.point.lstrip("/")
         below = _below(path, mount.root)
         # A container may see only its own group, while /proc shows the path outside the container.
-        own = top / below if below is not None and (top / below).is_dir() else top
-        if own.is_dir():
+        own = top / below if below is not None and _is_seen(top / below) else top
+        if _is_seen(own):
             folders.append((own, top))
     if not folders:
         return []
     # Where one hierarchy is mounted twice, take the mount that shows more of it.
     own, top = max(folders, key=lambda pair: len(pair[0].parts) - len(pair[1].parts))
     return list(_upwards(own, top))
+
+
+def _is_seen(folder: Path) -> bool:
+    """Return whether a folder is there. Root may have mounted the hierarchy in one that this user cannot enter."""
+    try:
+        return folder.is_dir()
+    except OSError:
+        return False
 
 
 def _below(path: str, root: str) -> str | None:

@@ -12,6 +12,7 @@ from seatrial.checks.network.pairs import Pair, Pairs
 from seatrial.checks.shared.host_inventory import listed
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Severity
+from seatrial.util.text import as_name
 
 _CHECK = "network"
 _SHOWN = 8
@@ -225,7 +226,7 @@ def _places_of(seen: Observations, nodes: Iterable[int]) -> set[str | int]:
 
 def hostname_finding(seen: Observations, hostname: str, nodes: Sequence[int]) -> Finding:
     """Return the finding for a host name that several nodes have."""
-    what = f"{len(nodes)} nodes have the hostname {hostname}"
+    what = f"{len(nodes)} nodes have the hostname {as_name(hostname)}"
     return _finding("warn", what, _nodes(seen, nodes), "give each node a hostname that no other one has")
 
 
