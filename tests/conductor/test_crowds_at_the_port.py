@@ -8,6 +8,7 @@ import errno
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from seatrial.conductor.node_addresses import source_of
 from seatrial.conductor.peer import Peer
 from seatrial.conductor.server import Server
 from seatrial.conductor.trial_conductor import TrialConductor
+from seatrial.errors import SeatrialError
 from seatrial.protocol.events import Source
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
@@ -91,6 +93,17 @@ def test_an_agent_among_many_that_greet_at_once_joins() -> None:
         with control.connection as connection:
             connection.settimeout(10.0)
             assert b"welcome" in (control.received or connection.recv(1 << 12))
+
+
+def test_an_agent_that_is_sent_away_says_so_once_its_controller_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEATRIAL_JOIN_TIMEOUT_S", "3")
+    with _served(nodes=2) as served, agent_main._connect("127.0.0.1", [served.server.port], TOKEN, 0).connection:
+        ports = [served.server.port, served.server.port]
+        closing = threading.Timer(1.0, served.server._listener.close)
+        closing.start()
+        with pytest.raises(SeatrialError, match="closed the connection after the proof of this agent; see its report"):
+            agent_main._connect("127.0.0.1", ports, TOKEN, 0)
+        closing.join()
 
 
 def test_who_has_no_place_is_not_answered_first() -> None:

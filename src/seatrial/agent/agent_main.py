@@ -84,6 +84,10 @@ _LONG_VISIT_S = 0.5
 """After a visit that took so long, the agent looks again where nobody listened: the controller may be there by now."""
 
 
+class _SentAwayError(ConnectionResetError):
+    """A controller that knows the secret of this job has closed the connection."""
+
+
 def main() -> None:
     """Serve one run. Exit code: 0 after an orderly end, 2 for a wrong environment, 3 when the conductor was lost."""
     give_home()
@@ -283,6 +287,8 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
             answered = True
             try:
                 control = _shake_hands(connection, token, node_rank, answer_s, port=port, joins=not earlier)
+            except _SentAwayError as error:
+                stranger, control, answered = str(error), None, False
             except OSError as error:
                 reason, control, answered = error, None, False
             except MungeError:
@@ -399,16 +405,18 @@ def _shake_hands(
 def _after_proof(connection: socket.socket, answer_s: float) -> bytes:
     """Return what the conductor says to the proof of this agent, empty where that takes long.
 
-    Raises OSError where it has closed the connection: strangers may have taken the place of this one among those that
-    it waits for.
+    Raises _SentAwayError where it has closed the connection: strangers may have taken the place of this one among those
+    that it waits for, or it takes this one for another node.
     """
     connection.settimeout(answer_s)
     try:
         received = connection.recv(1 << 16)
     except TimeoutError:
         return b""
+    except ConnectionResetError:
+        received = b""
     if not received:
-        raise ConnectionResetError("the controller closed the connection after the proof of this agent; see its report")
+        raise _SentAwayError("the controller closed the connection after the proof of this agent; see its report")
     return received
 
 
