@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from seatrial import files
 from seatrial.cli.click_app import cli
 from seatrial.errors import RequestError
 from seatrial.run.handed_files import events_of, read_evidence
 
 
 @pytest.mark.parametrize("name", ["absent.json", "a folder", "a fifo"])
-def test_a_file_that_cannot_be_opened_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_WRITER_S", 0.1)
     (tmp_path / "a folder").mkdir()
     os.mkfifo(tmp_path / "a fifo")
     with pytest.raises(RequestError, match=f"{name} cannot be read"):
@@ -24,9 +26,9 @@ def test_a_file_that_cannot_be_opened_is_refused(name: str, tmp_path: Path) -> N
 def test_a_node_and_names_with_equals_signs(tmp_path: Path) -> None:
     (tmp_path / "a=b").write_text("{}")
     (tmp_path / "c").write_text("[]")
-    files = read_evidence([str(tmp_path / "a=b"), f"gpu-00={tmp_path / 'c'}", f"gpu-00={tmp_path / 'c'}"])
-    assert [(file.name, file.node) for file in files] == [("a=b", ""), ("c", "gpu-00")]
-    sources = [event["src"] for event in events_of("run", files)]
+    found = read_evidence([str(tmp_path / "a=b"), f"gpu-00={tmp_path / 'c'}", f"gpu-00={tmp_path / 'c'}"])
+    assert [(file.name, file.node) for file in found] == [("a=b", ""), ("c", "gpu-00")]
+    sources = [event["src"] for event in events_of("run", found)]
     assert len(set(sources)) == 2
 
 
