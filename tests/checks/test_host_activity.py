@@ -53,7 +53,7 @@ def gpu_evidence(*ranks: dict[str, float]) -> Evidence:
     ],
 )
 def test_an_outlier_on_the_gpu_is_compared_with_the_other_rank(reading: dict[str, float], line: str) -> None:
-    (text,) = activity_lines(gpu_evidence({}, reading), 1, 0)
+    (text,) = activity_lines(gpu_evidence({}, reading))(1, 0)
     assert text.startswith(line)
 
 
@@ -61,13 +61,13 @@ def test_an_outlier_on_the_gpu_is_compared_with_the_other_rank(reading: dict[str
 def test_a_load_of_both_ranks_is_said_and_never_denied(waited_s: float, other_waited_s: float) -> None:
     """A finding that gives the load as its reason must not say below that no other activity explains it."""
     facts = contention({"waited_s": other_waited_s}, {"waited_s": waited_s}, stage="repeat")
-    lines = activity_lines(evidence([700.0, 700.0], facts=facts), 1, 0)
+    lines = activity_lines(evidence([700.0, 700.0], facts=facts))(1, 0)
     assert not any("no other activity" in line for line in lines)
 
 
 def test_the_load_of_both_ranks_has_both_shares() -> None:
     facts = contention({"waited_s": 24.0}, {"waited_s": 16.0})
-    (line,) = activity_lines(evidence([700.0, 700.0], facts=facts), 1, 0)
+    (line,) = activity_lines(evidence([700.0, 700.0], facts=facts))(1, 0)
     assert line == (
         "during the group run others on its cores kept 80 % of the CPU time that it could have used,"
         " and 86 % from rank 0 on node n0"
@@ -79,7 +79,7 @@ def test_the_load_of_both_ranks_has_both_shares() -> None:
     [{}, {"gpu_mhz": 1965.0}, {"gpu_power_cap": 0.7}, {"gpu_celsius": 69.0}, {"gpu_limit_w": 800.0}],
 )
 def test_usual_readings_explain_nothing(reading: dict[str, float]) -> None:
-    (text,) = activity_lines(gpu_evidence({}, reading), 1, 0)
+    (text,) = activity_lines(gpu_evidence({}, reading))(1, 0)
     assert text.startswith("during the group run no other activity on the host explains it")
     assert text.endswith(", clock of its GPU, reasons for a lower clock, its temperature, its power limit)")
 
@@ -92,7 +92,7 @@ def test_a_gauge_that_one_rank_lacks_is_not_compared() -> None:
     )
     whole = evidence([700.0] * 3, facts=facts)
     for rank, other in ((0, 1), (1, 0), (0, 2)):
-        (text,) = activity_lines(whole, rank, other)
+        (text,) = activity_lines(whole)(rank, other)
         assert "no other activity on the host explains it" in text
         assert ("GPU" in text, "temperature" in text) == (2 not in (rank, other), False)
 
@@ -123,6 +123,6 @@ def test_counters_of_another_form_end_no_judge(value: Any) -> None:
     slow = evidence([700.0, 700.0, 700.0, 200.0], {0: 700.0, 1: 700.0, 3: 200.0}, wrong={2: 5}, facts=facts)
     found = [(finding.severity, finding.culprit.ranks) for finding in CHECK.judge(slow, ONE).findings]
     assert found == [("fail", (2,)), ("fail", (3,))]
-    assert activity_lines(slow, 3, 0) == activity_lines(slow, 0, 3) == ()
+    assert activity_lines(slow)(3, 0) == activity_lines(slow)(0, 3) == ()
     assert load_of_others(slow) == ""
     assert held_up(slow, "throttled_s") == {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed, machines, split
+from seatrial.checks.shared.host_inventory import HostInventory, culprit, fleet_of, listed, machines, split
 from seatrial.evidence.evidence import Evidence, RankRecord
 
 
@@ -103,7 +103,7 @@ def test_each_machine_has_one_vote(values: dict[int, str], majority: str | None,
 
 def test_a_culprit_is_a_machine_a_device_or_several_ranks() -> None:
     of = evidence(("a", 0), ("a", 0), ("b", 1), ("b", 1), ("c", 2))
-    kinds = {ranks: culprit(of, ranks, (A, B, C)) for ranks in ((0, 1), (4,), (1,), (1, 2), (0, 1, 4))}
+    kinds = {ranks: culprit(of, ranks, fleet_of((A, B, C))) for ranks in ((0, 1), (4,), (1,), (1, 2), (0, 1, 4))}
     assert [each.kind for each in kinds.values()] == ["node", "node", "device", "device", "node"]
     assert kinds[0, 1].name == "node a"
     assert kinds[1,].name == "rank 1 (x, local rank 0 on node a)"

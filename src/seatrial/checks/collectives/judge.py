@@ -123,11 +123,12 @@ def _absent(evidence: Evidence, params: Params, lacking: Collection[str]) -> Ite
         (measurement.rank, measurement.name, measurement.variant, measurement.size_bytes)
         for measurement in evidence.measurements
     }
+    first = min(evidence.ranks, default=-1)
     for operation, rank in itertools.product(OPERATIONS, evidence.asked):
         if operation in lacking:
             continue
         sizes = array_sizes(operation, params.sizes(evidence.device_type), len(evidence.ranks))
-        is_first = rank == min(evidence.ranks)
+        is_first = rank == first
         is_limited = operation == "all_reduce" and latency_rule(params).value is not None
         times = dict.fromkeys(sizes if is_first else (*sizes[:is_limited], sizes[-1]))
         needed = [("time_us", size or None) for size in times]
@@ -142,8 +143,9 @@ def _judge_limits(evidence: Evidence, params: Params) -> Iterator[Judged]:
     """Judge all_reduce by the measurements of the first rank, at the sizes that the limits apply to."""
     sizes = params.sizes(evidence.device_type)
     limited = (("busbw", sizes[-1], busbw_rule(params)), ("time_us", sizes[0], latency_rule(params)))
+    first = min(evidence.ranks, default=-1)
     for measurement in evidence.measurements:
-        if measurement.variant != "all_reduce" or measurement.rank != min(evidence.ranks):
+        if measurement.variant != "all_reduce" or measurement.rank != first:
             continue
         for name, size, rule in limited:
             if (measurement.name, measurement.size_bytes) == (name, size) and rule.value is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from seatrial.checks.compute.params import CONVOLUTION, EXACT_UP_TO, Params
@@ -13,7 +14,7 @@ from seatrial.checks.shared.culprits import device_culprit
 from seatrial.checks.shared.exact import ExactFields, ExactWords, is_wrong, judge_exact
 from seatrial.checks.shared.facts import describe, drop_malformed, has_fields, latest, unreadable
 from seatrial.checks.shared.host_activity import activity_lines
-from seatrial.checks.shared.speed import SpeedWords, cpu_shares, judge_speeds, slowest_first
+from seatrial.checks.shared.speed import SpeedWords, cpu_shares, hosts_of, judge_speeds, slowest_first
 from seatrial.devices.specs import find
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Limit, Ruling
@@ -42,12 +43,14 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         Ruling(absent=(*damaged, *_absent(evidence, params))),
         judge_exact(evidence, "wrong_elements", "wrong_values", _WRONG, _EXACT_WORDS),
     ]
+    shares, named, activity = cpu_shares(evidence), short_names(evidence.ranks), activity_lines(evidence)
     for device, dtype, rates in _groups(evidence, params):
+        words = replace(_speed_words(evidence, dtype, named), activity=partial(activity, other=rates.reference))
         # The user's limit is for the first dtype alone.
         if not rates.limits and dtype == params.dtypes(evidence.device_type)[0]:
             parts.append(Ruling(unlimited=("compute.min_tflops",)))
         parts.append(_judge_datasheet(evidence, params, device, dtype, rates))
-        parts += judge_speeds(rates, _speed_words(evidence, dtype, rates.reference), cpu_shares(evidence, dtype))
+        parts += judge_speeds(rates, words, shares[dtype])
     return Ruling.merge(parts)
 
 
@@ -91,7 +94,7 @@ _EXACT_WORDS = ExactWords(
 )
 
 
-def _speed_words(evidence: Evidence, dtype: str, reference: int | None) -> SpeedWords:
+def _speed_words(evidence: Evidence, dtype: str, named: Callable[[int], str]) -> SpeedWords:
     advice = (
         "look at its clocks, power limit and temperature"
         if evidence.device_type == "cpu"
@@ -105,9 +108,8 @@ def _speed_words(evidence: Evidence, dtype: str, reference: int | None) -> Speed
         action_alone=f"{advice}; then have the device tested.",
         action_together="look at what the ranks of a node share: power, cooling, memory bandwidth, CPU time.",
         subject=lambda rank: f"rank {rank}",
-        other=short_names(evidence.ranks),
+        other=named,
         culprit=lambda rank: device_culprit(evidence, rank),
-        activity=lambda rank: activity_lines(evidence, rank, reference),
     )
 
 
@@ -154,8 +156,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             device_type=evidence.device_type,
             ceiling=ceiling(device),
             best_known=math.inf if spec is None else spec.attainable_tflops.get(dtype, math.inf),
-            hosts=hosts,
-            all_hosts=all_hosts,
+            **hosts_of((entry.rank or 0 for entry in measurements), hosts, all_hosts),
             nodes=nodes,
             share_cores=evidence.device_type == "cpu",
         ):

@@ -17,9 +17,10 @@ from seatrial.checks.host.params import Params
 from seatrial.checks.host.rules import device_memory_rule
 from seatrial.checks.host.several_nodes import remarks_among_nodes
 from seatrial.checks.shared.facts import drop_malformed, unreadable
-from seatrial.checks.shared.host_inventory import HostInventory, culprit, facts_named, machines
+from seatrial.checks.shared.host_inventory import Fleet, HostInventory, culprit, facts_named, fleet_of, machines
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Ruling
+from seatrial.evidence.measurement import Measurement
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
@@ -27,7 +28,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     damaged = unreadable(evidence, FORMS)
     evidence = drop_malformed(evidence, FORMS)
     reports, processes = facts_named(evidence, "host"), facts_named(evidence, "process")
-    fleet = machines(evidence, processes)
+    fleet = fleet_of(machines(evidence, processes))
     setup = TrialSetup(
         params=params,
         gpu=evidence.device_type != "cpu",
@@ -38,19 +39,19 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     absent = [*damaged, *(f"process facts of rank {rank}" for rank in evidence.asked if rank not in processes)]
     if not evidence.asked:
         absent.append("any rank that finished")
-    for machine in fleet:
+    asked, readings = {*evidence.asked}, defaultdict[int | None, dict[str, Measurement]](dict)
+    for measurement in evidence.measurements:
+        readings[measurement.rank][measurement.name] = measurement
+    for machine in fleet.machines:
         reporter = next((rank for rank in machine.ranks if rank in reports), None)
         if reporter is not None:
-            measurements = {
-                measurement.name: measurement for measurement in evidence.measurements if measurement.rank == reporter
-            }
             facts = in_names(reports[reporter])
-            hosts.append(HostView(machine=machine, facts=facts, measurements=measurements, processes=processes))
-        elif not set(machine.ranks).isdisjoint(evidence.asked):
+            hosts.append(HostView(machine=machine, facts=facts, measurements=readings[reporter], processes=processes))
+        elif not asked.isdisjoint(machine.ranks):
             absent.append(f"host facts of node {machine.name}")
     remarks = [remark for host in hosts for remark in remarks_on_node(host, setup)]
     # Agents that share a network (several on one machine, or containers) reach each other under any hostname.
-    if len({_network(machine, processes) for machine in fleet}) > 1:
+    if len({_network(machine, processes) for machine in fleet.machines}) > 1:
         remarks += remarks_among_nodes(hosts, setup)
     else:
         remarks += [remark for host in hosts for remark in remarks_on_hostname(host)]
@@ -79,7 +80,7 @@ def _network(machine: HostInventory, processes: Mapping[int, Mapping[str, Any]])
     return machine if known is None else (known, machine.place)
 
 
-def _findings(evidence: Evidence, remarks: Sequence[Remark], fleet: Sequence[HostInventory]) -> Iterator[Finding]:
+def _findings(evidence: Evidence, remarks: Sequence[Remark], fleet: Fleet) -> Iterator[Finding]:
     """Merge equal remarks: a thousand nodes from one image have one mistake, not a thousand."""
     groups: defaultdict[tuple[Any, ...], list[Remark]] = defaultdict(list)
     for remark in remarks:

@@ -98,15 +98,14 @@ def _mtus(hosts: Sequence[HostView]) -> Iterator[Remark]:
         )
         return
     for mtu, ranks in difference.odd.items():
-        for rank, host in known.items():
-            if rank in ranks:
-                yield Remark(
-                    severity="warn",
-                    what=f"the interface of {{nodes}} has an MTU of {mtu} where most have {difference.majority}",
-                    machine=host.machine,
-                    evidence=(lines[rank],),
-                    action=_ONE_MTU,
-                )
+        for rank in ranks:
+            yield Remark(
+                severity="warn",
+                what=f"the interface of {{nodes}} has an MTU of {mtu} where most have {difference.majority}",
+                machine=known[rank].machine,
+                evidence=(lines[rank],),
+                action=_ONE_MTU,
+            )
 
 
 def _duration(duration_ms: float, sign: str = "-") -> str:

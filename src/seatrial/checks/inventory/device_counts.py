@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from seatrial.checks.inventory.params import Params
 from seatrial.checks.inventory.rules import SHARED_DEVICE, device_count_rule
-from seatrial.checks.shared.host_inventory import HostInventory, culprit, listed, split
+from seatrial.checks.shared.host_inventory import Fleet, HostInventory, culprit, listed, split
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit
 from seatrial.util.text import as_name
@@ -20,9 +20,10 @@ _MOST_LINES = 8
 """The largest number of evidence lines of one finding."""
 
 
-def shared_devices(evidence: Evidence, reports: Reports, fleet: Sequence[HostInventory]) -> Iterator[Finding]:
+def shared_devices(evidence: Evidence, reports: Reports, fleet: Fleet) -> Iterator[Finding]:
     """Yield a finding for each device that several ranks use."""
     users: defaultdict[tuple[Any, str], list[int]] = defaultdict(list)
+    hosts = evidence.hosts()
     for rank, facts in sorted(reports.items()):
         identity = facts.get("device_id")
         if isinstance(identity, str) and identity:
@@ -35,7 +36,6 @@ def shared_devices(evidence: Evidence, reports: Reports, fleet: Sequence[HostInv
         if len(ranks) > 1 and not is_partitioned:
             nodes = culprit(evidence, ranks, fleet).nodes
             name = f"{listed('rank', ranks)} on {listed('node', nodes)}"
-            hosts = evidence.hosts()
             # Containers of one machine join from different places, and a host may claim the device of another one.
             one_of = len({hosts[rank] for rank in ranks}) > 1
             yield Finding(
@@ -53,9 +53,7 @@ def shared_devices(evidence: Evidence, reports: Reports, fleet: Sequence[HostInv
             )
 
 
-def unexpected_counts(
-    evidence: Evidence, params: Params, reports: Reports, fleet: Sequence[HostInventory]
-) -> Iterator[Finding]:
+def unexpected_counts(evidence: Evidence, params: Params, reports: Reports, fleet: Fleet) -> Iterator[Finding]:
     """Yield a finding for each node without the number of devices that the user requests, or that most nodes show.
 
     Without a majority, the most devices that two nodes show are the standard, else those of the node that shows most:
@@ -63,7 +61,9 @@ def unexpected_counts(
     by its ranks that share one.
     """
     counts = [
-        (machine, _num_devices(machine, reports)) for machine in fleet if not reports.keys().isdisjoint(machine.ranks)
+        (machine, _num_devices(machine, reports))
+        for machine in fleet.machines
+        if not reports.keys().isdisjoint(machine.ranks)
     ]
     if params.devices_per_node is not None:
         expected, origin = params.devices_per_node, device_count_rule(params).origin

@@ -12,7 +12,7 @@ from seatrial.checks.inventory.device_counts import Reports
 from seatrial.checks.inventory.params import Params
 from seatrial.checks.inventory.properties import MEMORY_TOLERANCE, Property
 from seatrial.checks.inventory.rules import property_rule
-from seatrial.checks.shared.host_inventory import HostInventory, Split, culprit, listed, shares_of_votes, split
+from seatrial.checks.shared.host_inventory import Fleet, HostInventory, Split, culprit, listed, shares_of_votes, split
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit
 from seatrial.util.text import as_name
@@ -34,7 +34,7 @@ class Difference:
 
 
 def unlike_requested(
-    evidence: Evidence, params: Params, about: Property, values: Mapping[int, Any], fleet: Sequence[HostInventory]
+    evidence: Evidence, params: Params, about: Property, values: Mapping[int, Any], fleet: Fleet
 ) -> Iterator[Finding]:
     """Yield a finding for each value that is not the one that the user requests. ``values``: by rank."""
     requested, rule = getattr(params, about.key), property_rule(about, params)
@@ -55,9 +55,7 @@ def unlike_requested(
         )
 
 
-def unlike_others(
-    about: Property, reports: Reports, values: Mapping[int, Any], fleet: Sequence[HostInventory]
-) -> Iterator[Difference]:
+def unlike_others(about: Property, reports: Reports, values: Mapping[int, Any], fleet: Fleet) -> Iterator[Difference]:
     """Yield the ranks that differ from the others. ``values``: by rank.
 
     Memory is compared within each device model only, because two models differ in memory anyway.
@@ -66,8 +64,9 @@ def unlike_others(
     for rank, value in values.items():
         parts[reports[rank].get("device") if about.name == "memory" else None][rank] = value
     for part in parts.values():
-        windows = _windows(part, fleet) if about.name == "memory" else ()
-        parted = split(_rounded(part, min(windows)[0], max(windows)[1]) if windows else part, fleet)
+        own = fleet.among(part)
+        windows = _windows(part, own) if about.name == "memory" else ()
+        parted = split(_rounded(part, min(windows)[0], max(windows)[1]) if windows else part, own)
         why = _NO_KIND
         if parted is None and len(windows) > 1:
             parted, why = _ends(_rounded(part, max(windows)[0], min(windows)[1])), _TWO_ENDS
@@ -78,7 +77,8 @@ def unlike_others(
             odd_ranks = {rank for ranks in parted.odd.values() for rank in ranks}
             kinds[parted.majority] = tuple(rank for rank in part if rank not in odd_ranks)
         texts = [
-            f"{_reported(about, value)} on {listed('node', _nodes(ranks, fleet))}" for value, ranks in kinds.items()
+            f"{_reported(about, value)} on {listed('node', [machine.name for machine in fleet.of(ranks)])}"
+            for value, ranks in kinds.items()
         ]
         line = f"{about.label}: {'; '.join(texts)}"
         if parted.majority is None:
@@ -91,10 +91,6 @@ def unlike_others(
 def _reported(about: Property, value: Any) -> str:
     """Return the value of a host, which chooses its words; memory is a number."""
     return about.text(value) if about.name == "memory" else as_name(about.text(value))
-
-
-def _nodes(ranks: Sequence[int], fleet: Sequence[HostInventory]) -> list[str]:
-    return [machine.name for machine in fleet if not set(machine.ranks).isdisjoint(ranks)]
 
 
 def _windows(values: Mapping[int, float], fleet: Sequence[HostInventory]) -> list[tuple[float, float]]:
@@ -137,9 +133,7 @@ def _ends(values: Mapping[int, float]) -> Split:
     return Split(majority=None, odd={value: tuple(ranks) for value, ranks in kinds.items()})
 
 
-def merge_differences(
-    evidence: Evidence, differences: Sequence[Difference], fleet: Sequence[HostInventory]
-) -> Iterator[Finding]:
+def merge_differences(evidence: Evidence, differences: Sequence[Difference], fleet: Fleet) -> Iterator[Finding]:
     """Yield one finding for ranks that differ in several properties: an old image has an old torch, CUDA and NCCL."""
     groups: defaultdict[tuple[tuple[int, ...], str, str], list[Difference]] = defaultdict(list)
     for difference in differences:

@@ -10,7 +10,7 @@ from seatrial.checks.inventory.differences import Difference, merge_differences,
 from seatrial.checks.inventory.params import Params
 from seatrial.checks.inventory.properties import PROPERTIES
 from seatrial.checks.shared.facts import drop_malformed, has_fields, unreadable
-from seatrial.checks.shared.host_inventory import facts_named, machines
+from seatrial.checks.shared.host_inventory import facts_named, fleet_of, machines
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Ruling
 
@@ -43,7 +43,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     absent = [*damaged, *(f"inventory of rank {rank}" for rank in evidence.asked if rank not in reports)]
     if not evidence.asked:
         absent.append("any rank that finished")
-    fleet = machines(evidence, reports)
+    fleet = fleet_of(machines(evidence, reports))
     findings = [
         *shared_devices(evidence, reports, fleet),
         *unexpected_counts(evidence, params, reports, fleet),

@@ -14,7 +14,7 @@ from seatrial.checks.memory.rules import DATASHEET, DATASHEET_FROM_BYTES, user_c
 from seatrial.checks.shared.culprits import device_culprit
 from seatrial.checks.shared.exact import ExactFields, ExactWords, is_wrong, judge_exact
 from seatrial.checks.shared.facts import drop_malformed, has_fields, latest, unreadable
-from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, cpu_shares, judge_speeds, slowest_first
+from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, cpu_shares, hosts_of, judge_speeds, slowest_first
 from seatrial.devices.specs import find
 from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Ruling
@@ -66,13 +66,14 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         _judge_refused(evidence),
         _judge_tested(evidence),
     ]
+    shares, named = cpu_shares(evidence), short_names(evidence.ranks)
     for device, kind, rates in _groups(evidence, params):
         if not rates.limits:
             key = "memory.min_copy_gbps" if kind == "device" else "memory.min_host_copy_gbps"
             parts.append(Ruling(unlimited=(key,)))
         if kind == "device":
             parts.append(_judge_datasheet(evidence, params, device, rates))
-        parts += judge_speeds(rates, _speed_words(evidence, kind), cpu_shares(evidence, kind))
+        parts += judge_speeds(rates, _speed_words(evidence, kind, named), shares[kind])
     return Ruling.merge(parts)
 
 
@@ -190,7 +191,7 @@ def _why_partial(fact: Fact) -> str:
     return ""
 
 
-def _speed_words(evidence: Evidence, kind: str) -> SpeedWords:
+def _speed_words(evidence: Evidence, kind: str, named: Callable[[int], str]) -> SpeedWords:
     if kind == "device":
         copies = "copies inside its memory"
         action_alone = "look at its memory clock, ECC counters and remapped rows; then have the device tested."
@@ -207,7 +208,7 @@ def _speed_words(evidence: Evidence, kind: str) -> SpeedWords:
         action_alone=action_alone,
         action_together="look at what the ranks of a node share: memory bandwidth, PCIe switches, power, cooling.",
         subject=lambda rank: f"rank {rank}",
-        other=short_names(evidence.ranks),
+        other=named,
         culprit=lambda rank: device_culprit(evidence, rank),
     )
 
@@ -254,8 +255,7 @@ def _groups(evidence: Evidence, params: Params) -> Iterator[tuple[str, str, Flee
             device_type=evidence.device_type,
             copies=True,
             ceiling=copy_ceiling(),
-            hosts=hosts,
-            all_hosts=all_hosts,
+            **hosts_of((entry.rank or 0 for entry in measurements), hosts, all_hosts),
             nodes=nodes,
             share_cores=evidence.device_type == "cpu",
         ):

@@ -81,13 +81,14 @@ def judge_exact(evidence: Evidence, measurement: str, fact: str, fields: ExactFi
             counts = wrong.setdefault(seen.rank, {})
             variant = seen.value[fields.variant_key]
             counts[variant] = max(seen.value[fields.count_key], counts.get(variant, 0))
+    finished = {*evidence.asked}
     findings = tuple(
         Finding(
             severity="fail",
             check=words.check,
             what=words.what(rank, tuple(counts)),
             culprit=device_culprit(evidence, rank),
-            measured=f"{'' if rank in evidence.asked else 'at least '}{sum(counts.values()):.0f} {words.elements}",
+            measured=f"{'' if rank in finished else 'at least '}{sum(counts.values()):.0f} {words.elements}",
             limit=rule.limit(),
             evidence=tuple(lines[rank]),
             action=words.action,

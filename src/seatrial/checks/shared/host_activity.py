@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from seatrial.checks.shared.facts import has_fields
 from seatrial.devices.state import THROTTLE
@@ -103,22 +103,32 @@ def load_of_others(evidence: Evidence) -> str:
     return max(found, default=(0.0, ""))[1]
 
 
-def activity_lines(evidence: Evidence, rank: int, other: int | None) -> tuple[str, ...]:
-    """Return a line for each activity of the host that explains a slow rank, compared with another one (None: any).
+class ActivityLines(Protocol):
+    """Lines about the activity on the host of a slow rank that explains it, compared with another one (None: any).
 
     Where nothing explains it, one line says so. Without the counters of both ranks there is no line.
     """
-    return tuple(_activity_lines(evidence, rank, other))
+
+    def __call__(self, rank: int, other: int | None) -> tuple[str, ...]: ...
 
 
-def _activity_lines(evidence: Evidence, rank: int, other: int | None) -> Iterator[str]:
-    named = short_names(evidence.ranks)
+def activity_lines(evidence: Evidence) -> ActivityLines:
+    """Return what puts the activity on the host of a rank into lines: any number of ranks may be slow."""
+    named, stages = short_names(evidence.ranks), list[tuple[Mapping[int, Counters], list[int], str]]()
     for stage, when in (("measure", "during the group run"), ("repeat", "alone")):
         counters = counters_by_rank(evidence, stage)
-        others = counters.keys() - {rank}
-        against = other if other in others else min(others, default=None)
-        if rank in counters and against in counters:
-            yield from _lines(counters[rank], counters[against], named(against), when)
+        stages.append((counters, sorted(counters)[:2], when))
+
+    def lines(rank: int, other: int | None) -> tuple[str, ...]:
+        found = list[str]()
+        for counters, lowest, when in stages:
+            default = next((each for each in lowest if each != rank), None)
+            against = other if other in counters and other != rank else default
+            if rank in counters and against is not None:
+                found += _lines(counters[rank], counters[against], named(against), when)
+        return tuple(found)
+
+    return lines
 
 
 def _lines(slow: Counters, other: Counters, other_name: str, when: str) -> Iterator[str]:

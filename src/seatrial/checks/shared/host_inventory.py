@@ -27,6 +27,27 @@ class HostInventory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The machines of a trial, to be found by their ranks."""
+
+    machines: tuple[HostInventory, ...]
+    """In the order of their lowest rank."""
+    number_of: Mapping[int, int]
+    """Rank -> number of its machine in ``machines``."""
+
+    def of(self, ranks: Iterable[int]) -> list[HostInventory]:
+        """Return the machines that have some of these ranks."""
+        return [self.machines[number] for number in sorted({self.number_of[rank] for rank in ranks})]
+
+    def among(self, ranks: Iterable[int]) -> list[HostInventory]:
+        """Return the machines that have some of these ranks, with these alone."""
+        own: defaultdict[int, list[int]] = defaultdict(list)
+        for rank in sorted(ranks):
+            own[self.number_of[rank]].append(rank)
+        return [replace(self.machines[number], ranks=tuple(own[number])) for number in sorted(own)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """A fleet that is not all alike."""
 
@@ -81,6 +102,13 @@ def machines(evidence: Evidence, places: Mapping[int, Mapping[str, Any]]) -> tup
     )
 
 
+def fleet_of(inventories: Iterable[HostInventory]) -> Fleet:
+    """Return machines so that they are found by their ranks."""
+    found = tuple(inventories)
+    numbers = {rank: number for number, machine in enumerate(found) for rank in machine.ranks}
+    return Fleet(machines=found, number_of=numbers)
+
+
 def split(values: Mapping[int, Hashable], fleet: Iterable[HostInventory]) -> Split | None:
     """Return how the fleet differs; None when all ranks have the same value, or only one has a value.
 
@@ -116,14 +144,14 @@ def shares_of_votes(voters: Collection[int], fleet: Iterable[HostInventory]) -> 
     }
 
 
-def culprit(evidence: Evidence, ranks: Collection[int], fleet: Sequence[HostInventory]) -> Culprit:
+def culprit(evidence: Evidence, ranks: Collection[int], fleet: Fleet) -> Culprit:
     """Return whole machines as the culprit where all their ranks are meant, else the ranks."""
-    affected = [machine for machine in fleet if not set(machine.ranks).isdisjoint(ranks)]
+    affected = fleet.of(ranks)
     nodes = tuple(dict.fromkeys(evidence.ranks[machine.ranks[0]].node for machine in affected))
     ordered = tuple(sorted(ranks))
     if len(ordered) == 1 and len(affected[0].ranks) > 1:
         return Culprit(kind="device", name=evidence.ranks[ordered[0]].label(), ranks=ordered, nodes=nodes)
-    if all(set(machine.ranks) <= set(ranks) for machine in affected):
+    if sum(len(machine.ranks) for machine in affected) == len(set(ranks)):
         name = listed("node", [machine.name for machine in affected])
         return Culprit(kind="node", name=name, ranks=ordered, nodes=nodes)
     name = f"{listed('rank', ordered)} on {listed('node', [machine.name for machine in affected])}"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypedDict
 
 from seatrial.checks.check import Rule
 from seatrial.devices.specs import highest_memory_peak
@@ -27,6 +30,15 @@ TOO_FAR_APART = "lie too far apart to compare"
 """Why nobody is slow though some values are beyond the ratio: many are, or only the one other host says so."""
 BEYOND_KNOWN = 10
 """A device that is not in devices/specs.json may be newer, but not this many times as fast as all of them."""
+
+
+class GroupHosts(TypedDict):
+    """The hosts of the ranks of one group, as arguments of the comparisons of ``fleets``."""
+
+    hosts: Mapping[int, str]
+    """By rank, its host."""
+    all_hosts: Collection[str]
+    """Hosts of all groups, as many of them as tell whether there are others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +144,7 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
         shares: By rank, the CPU time that it got in its repeat, as a share of what it could use.
     """
     user_limit = next((limit for limit in rates.limits if limit.origin.startswith("user")), None)
-    starved = {rank: share for rank, share in shares.items() if not CPU_SHARE.passes(share)}
+    starved = {rank: shares[rank] for rank in rates.again if rank in shares and not CPU_SHARE.passes(shares[rank])}
     for measurement in rates.impossible:
         assert measurement.rank is not None and rates.ceiling is not None
         yield Ruling(absent=(_impossible(measurement, rates.ceiling, words),))
@@ -239,11 +251,22 @@ def _both(outcome: RateOutcome) -> str:
     return f"{together}, limit {format_number(outcome.first_limit.value)} {unit}; {decided} alone"
 
 
-def cpu_shares(evidence: Evidence, variant: str) -> dict[int, float]:
-    """Return by rank the measurement ``cpu_share`` of that variant, from its repeat."""
-    return {
-        measurement.rank: measurement.value
-        for measurement in evidence.measurements
-        if (measurement.name, measurement.stage, measurement.variant) == ("cpu_share", "repeat", variant)
-        and measurement.rank is not None
-    }
+def cpu_shares(evidence: Evidence) -> Mapping[str, Mapping[int, float]]:
+    """Return by variant and rank the measurement ``cpu_share``, from its repeat."""
+    shares = defaultdict[str, dict[int, float]](dict)
+    for measurement in evidence.measurements:
+        if (measurement.name, measurement.stage) == ("cpu_share", "repeat") and measurement.rank is not None:
+            shares[measurement.variant][measurement.rank] = measurement.value
+    return shares
+
+
+def hosts_of(ranks: Iterable[int], hosts: Mapping[int, str], all_hosts: Collection[str]) -> GroupHosts:
+    """Return the hosts that a comparison of these ranks needs: a record may have as many groups as ranks.
+
+    Args:
+        ranks: The ranks of one group.
+        hosts: By rank, its host.
+        all_hosts: The hosts of all groups, each once. Of more than the group has, one at least is not in it.
+    """
+    own = {rank: hosts[rank] for rank in ranks}
+    return GroupHosts(hosts=own, all_hosts=(*islice(all_hosts, len(own) + 1),))

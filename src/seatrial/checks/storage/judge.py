@@ -41,7 +41,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
         judge_room(evidence, params, ways),
         judge_sharing(evidence, params, ways),
         judge_user_limits(evidence, params, ways),
-        *judge_fleet_speeds(evidence, params),
+        *judge_fleet_speeds(evidence, params, ways),
         Ruling(unjudged=tuple(_unfinished_parts(evidence))),
     ]
     return Ruling.merge(parts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit
@@ -12,9 +13,17 @@ _MOST_NAMES = 8
 """The largest number of names in one sentence."""
 
 
-def node_culprit(evidence: Evidence, nodes: Collection[str]) -> Culprit:
-    """Return the culprit that consists of these nodes with all their ranks."""
-    ranks = tuple(rank for rank, seen in sorted(evidence.ranks.items()) if seen.node in nodes)
+def ranks_of_nodes(evidence: Evidence) -> Mapping[str, Sequence[int]]:
+    """Return the ranks of each node, ascending."""
+    ranks_of = defaultdict[str, list[int]](list)
+    for rank, seen in sorted(evidence.ranks.items()):
+        ranks_of[seen.node].append(rank)
+    return ranks_of
+
+
+def node_culprit(ranks_of: Mapping[str, Sequence[int]], nodes: Collection[str]) -> Culprit:
+    """Return the culprit that consists of these nodes with all their ranks. ``ranks_of``: ``ranks_of_nodes``."""
+    ranks = tuple(sorted(rank for node in nodes for rank in ranks_of[node]))
     return Culprit(kind="node", name=node_names(nodes), ranks=ranks, nodes=tuple(sorted(nodes)))
 
 

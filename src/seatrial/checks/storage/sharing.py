@@ -62,7 +62,7 @@ def _judge_views(evidence: Evidence, params: Params, ways: Ways, ranges_of: Mapp
     views = {rank: view_of[ranges] for rank, ranges in ranges_of.items()}
     nodes = {rank: evidence.ranks[rank].node for rank in views}
     if params.shared == "no":
-        return _judge_not_shared(evidence, views, nodes)
+        return _judge_not_shared(ways, views, nodes)
     groups: dict[View, list[int]] = {}
     for rank, view in sorted(views.items()):
         groups.setdefault(view, []).append(rank)
@@ -188,7 +188,7 @@ def _see(one: _Kind, other: _Kind) -> bool:
     return bool(one[1] >> other[0] & 1 and other[1] >> one[0] & 1)
 
 
-def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
+def _judge_not_shared(ways: Ways, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
     """Return a finding for nodes that see files of other nodes."""
     seen_nodes = {view: {nodes[rank] for rank in view} for view in set(views.values())}
     sharing = {nodes[rank] for rank, view in views.items() if seen_nodes[view] - {nodes[rank]}}
@@ -198,7 +198,7 @@ def _judge_not_shared(evidence: Evidence, views: Mapping[int, View], nodes: Mapp
         severity="fail",
         check="storage",
         what=f"{node_names(sharing)} see files of other nodes in the folder, although each should have a separate one",
-        culprit=node_culprit(evidence, sharing),
+        culprit=node_culprit(ways.ranks_of, sharing),
         measured=f"{len(sharing)} nodes",
         limit=Limit(value=0, unit="nodes", origin="user storage.shared"),
         action='name a folder on a disk of the node, or set shared = "yes".',

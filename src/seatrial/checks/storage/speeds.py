@@ -6,10 +6,10 @@ node's first rank, because the fleet statistics compare ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, judge_speeds
+from seatrial.checks.shared.speed import SpeedWords, copy_ceiling, hosts_of, judge_speeds
 from seatrial.checks.storage.node_names import node_culprit
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import QUICK_FSYNC_MS, user_rules
@@ -25,7 +25,7 @@ _VARIANTS = {"write_gbps": ("",), "read_gbps": ("cold", "warm"), "fsync_ms": ("p
 """The variants of each measurement to which the user's limit applies."""
 
 
-def judge_fleet_speeds(evidence: Evidence, params: Params) -> Iterator[Ruling]:
+def judge_fleet_speeds(evidence: Evidence, params: Params, ways: Ways) -> Iterator[Ruling]:
     """Yield a ruling for each node and speed, compared with the nodes on the same kind of file system."""
     cpu_shares = {
         measurement.rank: measurement.value
@@ -37,8 +37,9 @@ def judge_fleet_speeds(evidence: Evidence, params: Params) -> Iterator[Ruling]:
         # A node chooses by its word with whom it is compared, and how many the others are.
         named = and_list(sorted(as_name(kind or "unknown") for kind in kinds))
         yield Ruling(unjudged=(f"speeds of nodes on different kinds of file system ({named}), by one another",))
+    other = short_names(evidence.ranks)
     for name, variant, rates in compared_rates(evidence):
-        for ruling in judge_speeds(rates, _words(evidence, name, variant), cpu_shares):
+        for ruling in judge_speeds(rates, _words(evidence, ways, name, variant, other), cpu_shares):
             yield replace(ruling, judged=tuple(_by_node(evidence, ruling.judged)))
 
 
@@ -120,9 +121,8 @@ def compared_rates(evidence: Evidence) -> Iterator[tuple[str, str, FleetRates]]:
         for _, group in sorted(groups.items()):
             # Rates of fsync are capped already.
             ceiling = None if name == "fsync_ms" else copy_ceiling()
-            for rates in compare_rates(
-                group, limits=(), device_type="cpu", ceiling=ceiling, hosts=hosts, all_hosts=all_hosts
-            ):
+            own = hosts_of((entry.rank or 0 for entry in group), hosts, all_hosts)
+            for rates in compare_rates(group, limits=(), device_type="cpu", ceiling=ceiling, **own):
                 yield name, variant, rates
 
 
@@ -183,7 +183,7 @@ def _appends_per_second(measurement: Measurement) -> Measurement:
     return replace(measurement, name="fsyncs_per_s", value=rate, unit="fsync/s", better="high")
 
 
-def _words(evidence: Evidence, name: str, variant: str) -> SpeedWords:
+def _words(evidence: Evidence, ways: Ways, name: str, variant: str, other: Callable[[int], str]) -> SpeedWords:
     doing = {"write_gbps": "writing", "read_gbps": f"reading ({variant})", "fsync_ms": "appends with fsync"}[name]
     return SpeedWords(
         check="storage",
@@ -193,7 +193,7 @@ def _words(evidence: Evidence, name: str, variant: str) -> SpeedWords:
         action_alone="check its disks or its path to the file server, and the options of its mount.",
         action_together="check what else used its storage, and what the nodes share on their path to it.",
         subject=lambda rank: f"node {evidence.ranks[rank].node}",
-        other=short_names(evidence.ranks),
-        culprit=lambda rank: node_culprit(evidence, (evidence.ranks[rank].node,)),
+        other=other,
+        culprit=lambda rank: node_culprit(ways.ranks_of, (evidence.ranks[rank].node,)),
         group="",
     )

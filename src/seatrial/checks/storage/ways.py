@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from seatrial.checks.shared.common_places import common_places
-from seatrial.checks.storage.node_names import node_culprit
+from seatrial.checks.storage.node_names import node_culprit, ranks_of_nodes
 from seatrial.checks.storage.params import Params
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit
@@ -25,6 +25,8 @@ class Ways:
     """Folders to which their rank, whenever it looked, met no file system that another machine may have."""
     are_all_own: bool
     """Whether the user says that no two nodes share a folder."""
+    ranks_of: Mapping[str, Sequence[int]]
+    """The ranks of each node."""
 
     def is_own(self, rank: int, path: str) -> bool:
         """Return whether no other machine can have changed what this rank found at the path."""
@@ -33,7 +35,7 @@ class Ways:
     def culprit(self, evidence: Evidence, folders: Collection[RankFolder]) -> Culprit:
         """Return the culprit for a fault of folders, at least one: their nodes if all ways to them are own."""
         if all(self.is_own(*folder) for folder in folders):
-            return node_culprit(evidence, {evidence.ranks[rank].node for rank, _ in folders})
+            return node_culprit(self.ranks_of, {evidence.ranks[rank].node for rank, _ in folders})
         path = next(path for rank, path in folders if not self.is_own(rank, path))
         where = f"at {as_name(path)}" if path else "of the folder"
         return Culprit(kind="none", name=f"the file system {where}, which other nodes may share")
@@ -48,4 +50,8 @@ def ways_of_ranks(evidence: Evidence, params: Params) -> Ways:
     ]
     common = common_places(evidence, ((rank, places) for (rank, _), places in seen))
     shared = {way for way, places in seen if places is None or not common.isdisjoint(places)}
-    return Ways(own=frozenset(way for way, _ in seen) - shared, are_all_own=params.shared == "no")
+    return Ways(
+        own=frozenset(way for way, _ in seen) - shared,
+        are_all_own=params.shared == "no",
+        ranks_of=ranks_of_nodes(evidence),
+    )

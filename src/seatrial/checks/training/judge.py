@@ -21,7 +21,7 @@ from seatrial.checks.training.judge_shares import (
     is_own_counts,
     is_own_loss,
 )
-from seatrial.checks.training.judge_speed import compute_fleets, judge_compute_fleet, slow_suspects
+from seatrial.checks.training.judge_speed import judge_compute, slow_suspects
 from seatrial.checks.training.params import Params
 from seatrial.checks.training.readings import by_rank
 from seatrial.checks.training.rules import LOSS_WINDOW, accuracy_rule
@@ -72,7 +72,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
             _judge_loss(evidence),
             _judge_accuracy(evidence, params),
             _judge_digests(evidence),
-            *(judge_compute_fleet(evidence, fleet) for fleet in compute_fleets(evidence)),
+            *judge_compute(evidence),
             judge_held_up(evidence),
         ]
     # Also after a training that stopped early: a wrong rank may be the cause.
@@ -207,7 +207,7 @@ def _judge_accuracy(evidence: Evidence, params: Params) -> Ruling:
     shares = compare_shares(evidence, recipe.num_test, accuracy, runs)
     differs = len({accuracy[rank].value for rank in finished}) > 1
     odd = minority({rank: accuracy[rank].value for rank in finished}, evidence.hosts()).odd
-    shown = [*odd, *(rank for rank in finished if rank not in odd)][:_SHOWN]
+    shown = [*dict.fromkeys((*odd, *finished))][:_SHOWN]
     counts = ", ".join(f"rank {rank}: {accuracy[rank].value:.4f}" for rank in shown)
     tellers = (f"another accuracy than most hosts is reported by {named_ranks(odd)}",) if odd else ()
     if wrong or differs or shares.lines:
@@ -294,11 +294,12 @@ def _judge_digests(evidence: Evidence) -> Ruling:
 def _judge_replicas(evidence: Evidence, digests: Mapping[int, str]) -> Ruling:
     """Compare digests of the same runs, by rank."""
     kinds: dict[str, dict[int, str]] = {}
+    hosts = evidence.hosts()
     for rank, value in digests.items():
         kinds.setdefault(evidence.ranks[rank].kind, {})[rank] = value
     findings = []
     for values in (values for _, values in sorted(kinds.items()) if len(set(values.values())) > 1):
-        vote = minority(values, evidence.hosts())
+        vote = minority(values, hosts)
         named = vote.odd or tuple(sorted(values))
         finding = Finding(
             severity="fail",

@@ -7,12 +7,16 @@ steps do not show it, and yet all others wait for it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import partial
+from itertools import accumulate
 from typing import Literal
 
 from seatrial.checks.shared.culprits import rank_culprit
-from seatrial.checks.shared.host_activity import activity_lines, counters_by_rank
+from seatrial.checks.shared.host_activity import ActivityLines, activity_lines, counters_by_rank
 from seatrial.checks.training.rules import OTHERS_SHARE, QUOTA_SHARE
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Finding, Limit, Ruling
@@ -48,7 +52,10 @@ def held_up(
     ranks_of = defaultdict[str, list[int]](list)
     for rank in counters:
         ranks_of[evidence.ranks[rank].node].append(rank)
-    shares = {rank: _share(counters, rank, cause, ranks) for ranks in ranks_of.values() for rank in ranks}
+    below = _below_quotas(counters, ranks_of.values()) if cause == "throttled_s" else {}
+    shares = {
+        rank: _share(own[cause], below.get(rank, (own["cpu_s"], own["wall_s"]))) for rank, own in counters.items()
+    }
     waits = _waits(evidence)
     limits = {rank: usual + _LIMITS[cause] for rank, usual in _usual(evidence, shares).items()}
     patient = {rank for rank, usual in _usual(evidence, waits).items() if waits[rank] > usual + QUOTA_SHARE}
@@ -57,29 +64,46 @@ def held_up(
         for rank, limit in limits.items()
         if shares[rank] > limit
         and (rank in patient) == in_vain
-        and (cause == "throttled_s" and _is_used_by_others(counters, rank, ranks_of[evidence.ranks[rank].node]))
-        == by_others
+        # Any process below a quota can use it up.
+        and (rank in below and below[rank][0] < _OF_RANKS * counters[rank].get("below_quota_s", math.inf)) == by_others
     }
 
 
-def _share(counters: Mapping[int, Mapping[str, float]], rank: int, cause: Cause, neighbors: Sequence[int]) -> float:
+def _share(lost: float, of_group: tuple[float, float]) -> float:
     """Return the lost share. A quota counts for its whole group: ranks of one node with the same counter share one."""
-    lost = counters[rank][cause]
-    group = _below_its_quota(counters, rank, neighbors) if cause == "throttled_s" else [rank]
-    used, wall = (sum(counters[other][name] for other in group) for name in ("cpu_s", "wall_s"))
+    used, wall = of_group
     return lost / max(lost + used, wall)
 
 
-def _below_its_quota(counters: Mapping[int, Mapping[str, float]], rank: int, neighbors: Sequence[int]) -> Sequence[int]:
-    """Return the ranks of a node whose control group was stopped for as long as that of this one."""
-    lost = counters[rank]["throttled_s"]
-    return [other for other in neighbors if abs(counters[other]["throttled_s"] - lost) <= _SAME * lost]
+def _below_quotas(
+    counters: Mapping[int, Mapping[str, float]], nodes: Iterable[Sequence[int]]
+) -> dict[int, tuple[float, float]]:
+    """Return by rank the CPU time and the time of the ranks of its node whose control group was stopped for as long.
+
+    Any number of ranks may be on one node, so the sums are differences, and exact. ``nodes``: the ranks of each.
+    """
+    found = dict[int, tuple[float, float]]()
+    for ranks in nodes:
+        ordered = sorted(ranks, key=lambda rank: counters[rank]["throttled_s"])
+        times = [counters[rank]["throttled_s"] for rank in ordered]
+        cpu_s, wall_s = (
+            [Fraction(0), *accumulate(Fraction(counters[rank][name]) for rank in ordered)]
+            for name in ("cpu_s", "wall_s")
+        )
+        for rank in ordered:
+            lost = counters[rank]["throttled_s"]
+            first = bisect_left(times, True, key=partial(_is_near, lost=lost))
+            after = bisect_left(times, True, key=partial(_is_far_above, lost=lost))
+            found[rank] = float(cpu_s[after] - cpu_s[first]), float(wall_s[after] - wall_s[first])
+    return found
 
 
-def _is_used_by_others(counters: Mapping[int, Mapping[str, float]], rank: int, neighbors: Sequence[int]) -> bool:
-    """Return whether processes that are no ranks may have used up the quota of a rank: any user below it can."""
-    used_s = sum(counters[other]["cpu_s"] for other in _below_its_quota(counters, rank, neighbors))
-    return used_s < _OF_RANKS * counters[rank].get("below_quota_s", math.inf)
+def _is_near(other: float, *, lost: float) -> bool:
+    return lost - other <= _SAME * lost
+
+
+def _is_far_above(other: float, *, lost: float) -> bool:
+    return other - lost > _SAME * lost
 
 
 def _waits(evidence: Evidence) -> dict[int, float]:
@@ -103,27 +127,42 @@ def _usual(evidence: Evidence, shares: Mapping[int, float]) -> dict[int, float]:
         return dict.fromkeys(shares, host_median(shares, hosts, low=True))
     if len(shares) < 2:
         return {}
-    return {rank: median([shares[other] for other in shares if other != rank]) for rank in shares}
+    ordered, num_others = sorted(shares.values()), len(shares) - 1
+    usual = dict[float, float]()
+    for at, share in enumerate(ordered):
+        middle = ((num_others - 1) // 2, num_others // 2)
+        usual[share] = median([ordered[place + (place >= at)] for place in middle])
+    return {rank: usual[share] for rank, share in shares.items()}
 
 
 def judge_held_up(evidence: Evidence) -> Ruling:
     """Fail a quota that ranks use up, which is how a host is set up; warn of other processes, which may be gone
     tomorrow."""
-    throttled = held_up(evidence, "throttled_s")
+    throttled, activity = held_up(evidence, "throttled_s"), activity_lines(evidence)
     findings = [
-        _finding(evidence, rank, "fail", "the CPU quota of its control group", *shares)
+        _finding(evidence, activity, rank, "fail", "the CPU quota of its control group", *shares)
         for rank, shares in sorted(throttled.items())
     ]
     findings += [
-        _finding(evidence, rank, "warn", "the CPU quota of its control group", *shares, result="while it waited itself")
+        _finding(
+            evidence,
+            activity,
+            rank,
+            "warn",
+            "the CPU quota of its control group",
+            *shares,
+            result="while it waited itself",
+        )
         for rank, shares in sorted(held_up(evidence, "throttled_s", in_vain=True).items())
     ]
     findings += [
-        _finding(evidence, rank, "warn", "other processes that used up the CPU quota of its control group", *shares)
+        _finding(
+            evidence, activity, rank, "warn", "other processes that used up the CPU quota of its control group", *shares
+        )
         for rank, shares in sorted(held_up(evidence, "throttled_s", by_others=True).items())
     ]
     findings += [
-        _finding(evidence, rank, "warn", "other processes on its cores", *shares)
+        _finding(evidence, activity, rank, "warn", "other processes on its cores", *shares)
         for rank, shares in sorted(held_up(evidence, "waited_s").items())
         if rank not in throttled
     ]
@@ -132,6 +171,7 @@ def judge_held_up(evidence: Evidence) -> Ruling:
 
 def _finding(
     evidence: Evidence,
+    activity: ActivityLines,
     rank: int,
     severity: Literal["fail", "warn"],
     by: str,
@@ -147,7 +187,7 @@ def _finding(
         culprit=rank_culprit(evidence, (rank,)),
         measured=f"{share * 100:.0f} % of the CPU time that it could have used",
         limit=Limit(value=limit * 100, unit="%", origin="fleet, most others and more by what counts"),
-        evidence=activity_lines(evidence, rank, None),
+        evidence=activity(rank, None),
         action="raise the CPU limit of its container, pod or job."
         if by.startswith("the CPU quota")
         else "end what else runs on the node and repeat the trial.",

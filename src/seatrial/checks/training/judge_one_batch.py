@@ -7,7 +7,7 @@ group: they must compute the same bits, each time. Ranks of different groups are
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -62,11 +62,13 @@ def one_batch_suspects(evidence: Evidence) -> tuple[int, ...]:
     without a majority.
     """
     suspects: list[int] = []
+    hosts = evidence.hosts()
     for group in _groups(evidence):
         nondeterministic, steady = group.nondeterministic(), group.steady()
-        vote = minority(steady, evidence.hosts())
+        vote = minority(steady, hosts)
         suspects += [*nondeterministic, *vote.odd]
-        others = [rank for rank in steady if rank not in vote.odd]
+        odd = {*vote.odd}
+        others = [rank for rank in steady if rank not in odd]
         suspects += others if vote.majority is None else others[:1] if nondeterministic else ()
     return tuple(suspects)
 
@@ -82,18 +84,25 @@ def judge_one_batch(evidence: Evidence) -> Ruling:
     findings: list[Finding] = []
     unjudged: list[str] = []
     absent: list[str] = []
-    groups = list(_groups(evidence))
+    groups, hosts = list(_groups(evidence)), evidence.hosts()
+    lines_of = {rank: lines for group in groups for lines in [_lines(group)] for rank in group.results}
+    places = defaultdict[int | None, list[str]](list)
+    for fact in evidence.facts:
+        if fact.name == "wrong_values":
+            places[fact.rank].append(describe(fact.value))
     for rank, count in sorted(wrong.items()):
-        lines = next((_lines(group) for group in groups if rank in group.results), [])
-        findings.append(_wrong(evidence, rank, count, lines))
+        findings.append(_wrong(evidence, rank, count, [*places[rank], *lines_of.get(rank, ())]))
     for group in groups:
         rest = _Group(results={rank: bits for rank, bits in group.results.items() if rank not in wrong})
         if len(group.results) < 2:
             continue
-        reproducible = group.reproducible(evidence.hosts())
+        reproducible = group.reproducible(hosts)
         if reproducible:
-            findings += [_nondeterministic(evidence, rest, rank) for rank in rest.nondeterministic()]
-            findings += _outvoted(evidence, rest)
+            lines = _lines(rest)
+            findings += [
+                _nondeterministic(evidence, rank, rest.results[rank], lines) for rank in rest.nondeterministic()
+            ]
+            findings += _outvoted(evidence, rest, hosts, lines)
             continue
         loose = listed("rank", group.nondeterministic())
         if reproducible is None:
@@ -119,36 +128,37 @@ def _groups(evidence: Evidence) -> Iterator[_Group]:
             results.setdefault(fact.rank, []).append((fact.value["scores"], fact.value["gradients"]))
             # The first description counts: libraries may be loaded later, when other code needs them.
             kinds.setdefault(fact.rank, (evidence.ranks[fact.rank].kind, fact.value["alike"]))
-    for kind in sorted(set(kinds.values())):
-        yield _Group(results={rank: tuple(results[rank]) for rank in sorted(results) if kinds[rank] == kind})
+    groups = defaultdict[tuple[str, str], dict[int, tuple[Bits, ...]]](dict)
+    for rank, own in sorted(results.items()):
+        groups[kinds[rank]][rank] = tuple(own)
+    for _, group in sorted(groups.items()):
+        yield _Group(results=group)
 
 
 def _wrong(evidence: Evidence, rank: int, count: float, lines: list[str]) -> Finding:
-    places = [describe(fact.value) for fact in evidence.facts if (fact.name, fact.rank) == ("wrong_values", rank)]
     return _finding(
         evidence,
         (rank,),
         what=f"rank {rank} returns a wrong convolution, or wrong gradients of it, even when it runs alone",
         measured=f"{count:.0f} wrong elements",
         limit=_WRONG_ELEMENTS.limit(),
-        lines=[*places, *lines],
+        lines=lines,
     )
 
 
-def _nondeterministic(evidence: Evidence, group: _Group, rank: int) -> Finding:
-    results = group.results[rank]
+def _nondeterministic(evidence: Evidence, rank: int, results: tuple[Bits, ...], lines: list[str]) -> Finding:
     return _finding(
         evidence,
         (rank,),
         what=f"rank {rank} is nondeterministic: the same batch gives different {_part(results)} from time to time",
         measured=f"{len(set(results))} results of {len(results)} times",
-        lines=_lines(group),
+        lines=lines,
     )
 
 
-def _outvoted(evidence: Evidence, group: _Group) -> Iterator[Finding]:
+def _outvoted(evidence: Evidence, group: _Group, hosts: Mapping[int, str], lines: list[str]) -> Iterator[Finding]:
     steady = group.steady()
-    vote = minority(steady, evidence.hosts())
+    vote = minority(steady, hosts)
     if len(set(steady.values())) < 2:
         return
     parts = _part(tuple(steady.values()))
@@ -159,7 +169,7 @@ def _outvoted(evidence: Evidence, group: _Group) -> Iterator[Finding]:
             vote.odd,
             what=f"{listed('rank', vote.odd)} computed other {parts} of one batch than the {num_others} equal ranks",
             measured=f"{len(set(steady.values()))} results on {len(steady)} ranks that compute alike",
-            lines=_lines(group),
+            lines=lines,
         )
     else:
         ranks = tuple(steady)
@@ -169,7 +179,7 @@ def _outvoted(evidence: Evidence, group: _Group) -> Iterator[Finding]:
             ranks,
             what=f"equal ranks compute different {parts} of one batch, each rank the same each time",
             measured=f"{len(set(steady.values()))} results on {len(steady)} ranks that compute alike",
-            lines=_lines(group),
+            lines=lines,
             culprit=culprit,
         )
 

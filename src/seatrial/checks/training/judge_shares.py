@@ -32,7 +32,8 @@ def is_own_loss(value: Any) -> bool:
 
 def by_rank_own(evidence: Evidence, name: str) -> dict[int, Any]:
     """Return by rank, of those that finished, what it last said of its share under this name."""
-    return {fact.rank: fact.value for fact in evidence.facts if fact.name == name and fact.rank in evidence.asked}
+    finished = {*evidence.asked}
+    return {fact.rank: fact.value for fact in evidence.facts if fact.name == name and fact.rank in finished}
 
 
 def absent_shares(evidence: Evidence) -> tuple[str, ...]:
@@ -78,7 +79,7 @@ def compare_shares(
     is_above = own.keys() == everybody and highest * num_test > num_correct + 0.5
     if not wrong and not is_above:
         return Shares()
-    shown = [*wrong, *(rank for rank in sorted(own) if rank not in wrong)][:_SHOWN]
+    shown = [*dict.fromkeys((*wrong, *sorted(own)))][:_SHOWN]
     said = ", ".join(f"rank {rank}: {own[rank]['correct']} of {own[rank]['evaluated']}" for rank in shown)
     lines = [f"correct in its own share: {said}"]
     lines += [f"not of the size of a share: that of {named_ranks(wrong)}"] if wrong else []

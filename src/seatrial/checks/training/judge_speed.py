@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from seatrial.checks.shared.culprits import rank_culprit
-from seatrial.checks.shared.host_activity import activity_lines
-from seatrial.checks.shared.speed import CPU_SHARE, TOO_FAR_APART, by_group, incomparable, only_host
+from seatrial.checks.shared.host_activity import ActivityLines, activity_lines
+from seatrial.checks.shared.speed import CPU_SHARE, TOO_FAR_APART, by_group, hosts_of, incomparable, only_host
 from seatrial.checks.training.judge_held_up import held_up
 from seatrial.checks.training.readings import by_rank
 from seatrial.evidence.evidence import Evidence, short_names
@@ -61,8 +62,10 @@ class ComputeFleet:
 
     def is_fast_alone(self, rank: int, limit_s: float, starved: Mapping[int, float]) -> bool:
         """Return whether a rank that missed this limit in the group reaches it alone, moved as the references did."""
+        if rank not in self.again:
+            return False
         drifts = self._drifts(self.undoubted, starved)
-        return rank in self.again and drifts is not None and self.again[rank].value <= limit_s / drifts[1]
+        return drifts is not None and self.again[rank].value <= limit_s / drifts[1]
 
     def limits_alone(self, starved: Mapping[int, float]) -> tuple[Limit, Limit] | None:
         """Return the times above which a rank is slow alone, and below which it is fast alone.
@@ -96,23 +99,34 @@ class ComputeFleet:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Disturbances:
+    """Disturbances of ranks, of all fleets."""
+
+    shares: Mapping[int, Measurement]
+    """By rank, the CPU time that it got alone, as a share of what it could use."""
+    throttled: Collection[int]
+    """The ranks that their quota held up."""
+    activity: ActivityLines
+    """Lines about other activity on the host of a slow rank."""
+
+
 def compute_fleets(evidence: Evidence) -> Iterable[ComputeFleet]:
     """Yield the fleets of each device model that has enough ranks to be compared."""
-    first, again, hosts = (
-        by_rank(evidence, "compute_s"),
-        by_rank(evidence, "compute_s", stage="repeat"),
-        evidence.hosts(),
-    )
+    again, hosts = by_rank(evidence, "compute_s", stage="repeat"), evidence.hosts()
     device_type, nodes = evidence.device_type, evidence.node_numbers()
     judge = partial(judge_fleet, better="low", device_type=device_type, share_cores=device_type == "cpu")
-    for device in sorted({evidence.ranks[rank].device for rank in first}):
-        same_device = {rank: entry for rank, entry in first.items() if evidence.ranks[rank].device == device}
+    devices = defaultdict[str, dict[int, Measurement]](dict)
+    for rank, entry in by_rank(evidence, "compute_s").items():
+        devices[evidence.ranks[rank].device][rank] = entry
+    all_hosts = {hosts[rank] for same_device in devices.values() for rank in same_device}
+    for _, same_device in sorted(devices.items()):
         values = {rank: measurement.value for rank, measurement in same_device.items()}
-        for ruling in judge_fleets(values, judge, hosts, all_hosts={hosts[rank] for rank in first}):
+        for ruling in judge_fleets(values, judge, **hosts_of(values, hosts, all_hosts)):
             if ruling.limit is not None or ruling.apart or ruling.is_only_host:
                 yield ComputeFleet(
                     first=same_device,
-                    again=again,
+                    again={rank: again[rank] for rank in same_device if rank in again},
                     ruling=ruling,
                     references=reference_ranks(values, ruling, hosts, nodes),
                     undoubted=reference_ranks(values, ruling, hosts, nodes, without=ruling.contested),
@@ -166,26 +180,40 @@ def _judge_doubted(fleet: ComputeFleet, starved: Mapping[int, float]) -> Ruling:
     )
 
 
-def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
-    """Fail a rank that computes slowly in the group and again alone.
+def judge_compute(evidence: Evidence) -> Iterator[Ruling]:
+    """Fail a rank that computes slowly in the group and again alone; yield a ruling for each fleet.
 
     A slow rank makes the others wait, so only computing is compared. On a GPU a slow rank only causes a warning: the
     time of a small model depends more on the host that launches it.
     """
-    shares, is_gpu = by_rank(evidence, "cpu_share", stage="repeat"), evidence.device_type == "cuda"
-    starved = {rank: reading.value for rank, reading in shares.items() if not CPU_SHARE.passes(reading.value)}
+    disturbances = _Disturbances(
+        shares=by_rank(evidence, "cpu_share", stage="repeat"),
+        throttled=held_up(evidence, "throttled_s").keys(),
+        activity=activity_lines(evidence),
+    )
+    named = short_names(evidence.ranks)
+    for fleet in compute_fleets(evidence):
+        yield _judge_compute_fleet(evidence, fleet, disturbances, named)
+
+
+def _judge_compute_fleet(
+    evidence: Evidence, fleet: ComputeFleet, disturbances: _Disturbances, named: Callable[[int], str]
+) -> Ruling:
+    shares, is_gpu = disturbances.shares, evidence.device_type == "cuda"
+    starved = {
+        rank: shares[rank].value for rank in fleet.first if rank in shares and not CPU_SHARE.passes(shares[rank].value)
+    }
     doubted = Ruling() if is_gpu else _judge_doubted(fleet, starved)
     findings, absent, unjudged = [], [*doubted.absent], [*doubted.unjudged]
     limits_alone = fleet.limits_alone(starved)
-    comparison = tuple(fleet.comparison(short_names(evidence.ranks)))
+    comparison = tuple(fleet.comparison(named))
     judged = [
         Judged(measurement=fleet.first[rank], limit=fleet.limit, passed=True)
         for rank in fleet.ruling.ranks
         if rank not in fleet.ruling.outliers and fleet.ruling.limit is not None
     ]
-    throttled = held_up(evidence, "throttled_s")
     for rank in fleet.ruling.outliers:
-        if rank in throttled:
+        if rank in disturbances.throttled:
             continue
         if rank not in fleet.again or fleet.again.keys().isdisjoint(fleet.references):
             if is_gpu:
@@ -206,7 +234,7 @@ def judge_compute_fleet(evidence: Evidence, fleet: ComputeFleet) -> Ruling:
         limit = (loose if is_slow else strict) or fleet.limit
         is_starved = not is_fast and rank in starved
         is_blamed = is_slow and not is_starved and not is_gpu
-        lines = [*comparison, *activity_lines(evidence, rank, fleet.reference)]
+        lines = [*comparison, *disturbances.activity(rank, fleet.reference)]
         if is_blamed or is_fast:
             judged.append(Judged(measurement=fleet.again[rank], limit=limit, passed=not is_slow))
         if is_starved:
