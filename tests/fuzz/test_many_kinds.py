@@ -22,6 +22,7 @@ from seatrial.checks import registry
 from seatrial.evidence.evidence import Evidence
 
 _MANY = 8_000
+_ALL_ALONE = dict.fromkeys(range(_MANY), 0.5)
 
 
 def _each_its_device(evidence: Evidence) -> Evidence:
@@ -73,7 +74,7 @@ _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
     "inventory, models": ("inventory", None, lambda: _inventory("device", lambda rank: f"model {rank}")),
     "inventory, drivers": ("inventory", None, lambda: _inventory("driver", lambda rank: f"{rank}")),
     "inventory, devices": ("inventory", None, lambda: _inventory("visible", lambda rank: rank % 128)),
-    "memory, models": ("memory", ONE, lambda: _each_its_device(copied([20.0] * _MANY))),
+    "memory, models": ("memory", ONE, lambda: _each_its_device(copied([20.0] * _MANY, _ALL_ALONE, shares=_ALL_ALONE))),
     "memory, wrong": ("memory", ONE, lambda: copied([20.0] * _MANY, wrong=dict.fromkeys(range(_MANY), 1))),
     "compute, models": ("compute", None, lambda: _each_its_device(computed([700.0] * _MANY))),
     "collectives, silent": ("collectives", SMALL, lambda: replace(healthy(_MANY), measurements=())),
