@@ -375,7 +375,7 @@ _TAKES_NAMES = {
     "seatrial.checks.links.measure": "all addresses of this host",
     "seatrial.checks.network.endpoint": "addresses, as network/measure.py has checked, and those of this host",
     "seatrial.conductor.server": "all addresses of this host, or its loopback",
-    "seatrial.mpi_backend.addresses": "numbers that the hosts have told each other",
+    "seatrial.mpi_backend.proof": "numbers that the hosts have told each other",
     "seatrial.mpi_backend.register": "numbers that addresses.py has chosen",
     "seatrial.probe.names": "rows of the resolver",
     "seatrial.probe.network": "an address, as ipaddress has checked",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,9 +59,21 @@ def _add_network(host: Host, address: str) -> None:
         host.ip("link", "set", name, "up")
 
 
+@contextlib.contextmanager
+def _stranger(host: Host, address: str) -> Iterator[None]:
+    """Whoever asks for this address there reaches one that accepts at each port, and says nothing."""
+    code = "import socket, time; kept = socket.create_server(('', 4000)); print('listens', flush=True); time.sleep(300)"
+    with subprocess.Popen(host.argv("python3", "-c", code), stdout=subprocess.PIPE, text=True) as listening:
+        assert listening.stdout
+        assert listening.stdout.readline() == "listens\n"
+        host.firewall("-t", "nat", "-A", "OUTPUT", "-p", "tcp", "-d", address, "-j", "REDIRECT", "--to-ports", "4000")
+        yield
+        listening.kill()
+
+
 @first_mpirun
 @pytest.mark.parametrize(
-    "network", ["common", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("NAT", "far"))]
+    "network", ["common", "bridge", *(pytest.param(each, marks=pytest.mark.nightly) for each in ("NAT", "far"))]
 )
 def test_ranks_meet_where_their_hosts_do(hosts: Callable[[int], Hosts], mpirun: str, network: str) -> None:
     """The others got 127.0.0.1 where there is no way out, or the number that each host has on its way out."""
@@ -72,5 +86,11 @@ def test_ranks_meet_where_their_hosts_do(hosts: Callable[[int], Hosts], mpirun: 
             # The same network by its numbers, and not by its cables.
             _add_network(host, f"10.66.0.{10 + host.number}")
             variables = {"MASTER_ADDR": "10.66.0.10"}
-    text = _said(made, mpirun, **variables)
+        elif network == "bridge":
+            _add_network(host, "172.17.0.1")
+            variables = {"MASTER_ADDR": "172.17.0.1"}
+    with _stranger(made[1], variables["MASTER_ADDR"]) if variables else contextlib.nullcontext():
+        if network == "bridge":
+            made[1].ip("link", "set", "out1", "down")
+        text = _said(made, mpirun, **variables)
     assert "rank 0 on node0 sees 2" in text, text

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
-from seatrial.mpi_backend.addresses import (
-    Place,
-    addresses_of_first,
-    first_that_answers,
-    nearest_first,
-    place_of,
-    this_place,
-)
+from seatrial.mpi_backend import addresses
+from seatrial.mpi_backend.addresses import Place, addresses_of_first, nearest_first, place_of, this_place
+from seatrial.mpi_backend.proof import answering, first_with_proof
 
 _DOUBLE = """
 import sys
@@ -33,7 +31,11 @@ class DoubleOfWorld:
         lines[0][:half], lines[0][half:] = line[0], sys.argv[2].encode().ljust(half, bytes(1))
 
     def Bcast(self, buffer, root):
-        print(*bytes(buffer[0]).rstrip(bytes(1)).decode().split()[2:])
+        # Port of the store, port of the proof, proof, and the place of rank 0.
+        print(*bytes(buffer[0]).rstrip(bytes(1)).decode().split()[4:])
+
+    def Barrier(self):
+        pass
 
 addresses.this_place = lambda: addresses.place_of(sys.argv[1])
 register.load_mpi = lambda: SimpleNamespace(COMM_WORLD=DoubleOfWorld(), BYTE=None)
@@ -52,6 +54,7 @@ _REFUSED = "rank 0 has no address for the other hosts: each one of its interface
         ("a 10.9.0.5/24", "b 10.9.0.6/24", "node0", "10.9.0.5/24"),
         ("a 10.0.2.15/24", "b 10.0.2.15/24", "10.0.2.15", _REFUSED),
         ("a", "b 10.9.0.6/24", "127.0.0.1", _REFUSED),
+        ("a 10.9.0.5/24", "b !10.9.0.5", "", _REFUSED),
         ("a", "b", "10.9.0.5", "10.9.0.5"),
     ],
 )
@@ -79,6 +82,9 @@ def _places(*lines: str) -> list[Place]:
 _VAGRANT = ("a 10.0.2.15/24 192.168.56.10/24", "b 10.0.2.15/24 192.168.56.11/24", "c 10.0.2.15/24 192.168.56.12/24")
 _DOCKER = ("a 172.17.0.1/16 10.9.0.5/24", "b 172.17.0.1/16 10.9.0.6/24")
 _DOCKER_ON_FIRST = ("a 172.17.0.1/16 10.9.0.5/24", "b 10.9.0.6/24")
+_DOCKER_DOWN_ON_OTHER = ("a 172.17.0.1/16 10.9.0.5/24", "b 10.9.0.6/24 !172.17.0.1")
+_DOCKER_DOWN_ON_FIRST = ("a 10.9.0.5/24 !172.17.0.1", "b 172.17.0.1/16 10.9.0.6/24")
+_ON_LOOPBACK = ("a 10.255.255.254/32 10.9.0.5/24", "b 10.9.0.6/24 !10.255.255.254")
 _INFINIBAND = ("a 10.1.0.1/16 10.2.0.1/16", "b 10.1.0.2/16 10.2.0.2/16")
 _ONLY_INFINIBAND_SHARED = ("a 192.168.1.9/24 10.2.0.1/16", "b 192.168.7.9/24 10.2.0.2/16")
 _IPV6 = ("a fd00::5/64", "b fd00::6/64")
@@ -94,6 +100,10 @@ _MORE_RANKS_OF_A_HOST = ("a 10.9.0.5/24", "a 10.9.0.5/24", "b 10.9.0.6/24")
         (_VAGRANT, "10.0.2.15", {"192.168.56.10"}),
         (_DOCKER, "", {"10.9.0.5"}),
         (_DOCKER_ON_FIRST, "", {"10.9.0.5 172.17.0.1"}),
+        (_DOCKER_DOWN_ON_OTHER, "", {"10.9.0.5"}),
+        (_DOCKER_DOWN_ON_OTHER, "172.17.0.1", {"10.9.0.5"}),
+        (_DOCKER_DOWN_ON_FIRST, "", {"10.9.0.5"}),
+        (_ON_LOOPBACK, "", {"10.9.0.5"}),
         (_INFINIBAND, "", {"10.1.0.1 10.2.0.1"}),
         (_INFINIBAND, "10.2.0.1", {"10.2.0.1 10.1.0.1"}),
         (_INFINIBAND, "10.2.0.2", {"10.1.0.1 10.2.0.1"}),
@@ -104,14 +114,22 @@ _MORE_RANKS_OF_A_HOST = ("a 10.9.0.5/24", "a 10.9.0.5/24", "b 10.9.0.6/24")
         (_ROUTED_PODS, "trial-0.trial", {"10.4.1.5"}),
         (_ROUTED_PODS, "203.0.113.5", {"203.0.113.5 10.4.1.5"}),
         (_TWO_NETWORKS, "", {"10.1.0.1 10.2.0.1", "10.2.0.1 10.1.0.1"}),
-        (_MORE_RANKS_OF_A_HOST, "", {"10.9.0.5"}),
+        (_MORE_RANKS_OF_A_HOST, "", {"127.0.0.1", "10.9.0.5"}),
         (("a 10.9.0.5/24", "a 10.9.0.5/24"), "10.9.0.5", {"127.0.0.1"}),
         (("a", "a"), "", {"127.0.0.1"}),
     ],
 )
 def test_what_the_others_try(lines: tuple[str, ...], master: str, tried: set[str]) -> None:
-    found = addresses_of_first(_places(*lines), master)
-    assert {" ".join(nearest_first(found, place)) for place in _places(*lines[1:])} == tried
+    first, *others = _places(*lines)
+    told = Place(stack=first.stack, addresses=addresses_of_first([first, *others], master))
+    assert {" ".join(nearest_first(told, place)) for place in others} == tried
+
+
+def test_no_rank_of_another_host_tries_what_its_own_host_has() -> None:
+    """A rank knows all of them, and the line that it tells rank 0 has room for some."""
+    (here,) = _places("b 10.9.0.6/24 10.66.0.1/24 !172.17.0.1")
+    (told,) = _places("a 172.17.0.1/16 10.9.0.5/24 10.66.0.1/24")
+    assert nearest_first(told, here) == ["10.9.0.5"]
 
 
 @pytest.mark.parametrize("lines", [("a 10.0.2.15/24", "b 10.0.2.15/24"), ("a", "b"), ("a fd00::5/64", "b fd00::5/64")])
@@ -123,27 +141,97 @@ def test_a_rank_says_where_it_is_in_a_line() -> None:
     here = this_place()
     assert place_of(here.line(2048)) == here
     assert this_place().stack == here.stack
-    assert not [address for address in here.addresses if address.startswith(("127.", "::1/", "fe80:"))]
+    assert not [
+        address for address in (*here.addresses, *here.compared) if address.startswith(("127.", "::1", "fe80:"))
+    ]
     assert place_of(here.line(len(here.stack) + 3)) == Place(stack=here.stack, addresses=())
 
 
+def test_addresses_of_interfaces_that_are_down_are_only_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel answers at them as well."""
+    before = this_place()
+    monkeypatch.setattr(addresses, "_is_running", lambda *_: False)
+    here = this_place()
+    assert (here.addresses, {*here.compared}) == (
+        (),
+        {*before.compared, *(each.split("/")[0] for each in before.addresses)},
+    )
+
+
+@contextlib.contextmanager
+def _stranger(address: str, port: int, says: bytes) -> Iterator[None]:
+    """A listener of another user, which accepts each connection, keeps it open, and says this."""
+    kept: list[socket.socket] = []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = listening.accept()
+                kept.append(caller)
+                caller.sendall(says)
+
+    with socket.socket() as listening:
+        listening.bind((address, port))
+        listening.listen()
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for caller in kept:
+                caller.close()
+
+
+@contextlib.contextmanager
+def _rank_0(address: str, proof: str) -> Iterator[int]:
+    """One that answers here alone, so that a stranger can have its port at another address."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("seatrial.mpi_backend.proof._everywhere", lambda: socket.create_server((address, 0)))
+        with answering(proof) as port:
+            yield port
+
+
+_PROOF = "5" * 32
+
+
+@pytest.mark.parametrize("says", [b"", b"5", b"6" * 32 + b"\n", b"5" * 32, b"5" * 33, b"\xff" * 100])
+def test_the_next_address_is_tried_where_a_stranger_listens(says: bytes) -> None:
+    """Who was silent at the first one kept the rank, and its store, for ever."""
+    with _rank_0("127.0.0.2", _PROOF) as port, _stranger("127.0.0.3", port, says):
+        assert first_with_proof(_PROOF, ["127.0.0.3", "127.0.0.2"], port, 2) == "127.0.0.2"
+        assert first_with_proof(_PROOF, ["127.0.0.3"], port, 0.3) == ""
+
+
 def test_who_does_not_listen_is_passed_over() -> None:
-    with socket.create_server(("127.0.0.2", 0)) as listening:
-        port = listening.getsockname()[1]
-        assert first_that_answers(["127.0.0.3", "127.0.0.2"], port, 20) == "127.0.0.2"
-    assert first_that_answers(["127.0.0.3"], port, 0.1) == ""
+    with _rank_0("127.0.0.2", _PROOF) as port:
+        for _ in range(3):
+            assert first_with_proof(_PROOF, ["127.0.0.3", "127.0.0.2"], port, 20) == "127.0.0.2"
+    assert first_with_proof(_PROOF, ["127.0.0.3"], port, 0.1) == ""
+    assert first_with_proof(_PROOF, [], port, 20) == ""
 
 
-def test_a_stranger_at_the_address_is_not_taken_for_rank_0() -> None:
+def test_rank_0_answers_at_all_addresses_until_all_have_met() -> None:
+    with answering(_PROOF) as port:
+        silent = socket.create_connection(("127.0.0.1", port))
+        assert first_with_proof(_PROOF, ["127.0.0.4"], port, 20) == "127.0.0.4"
+        silent.close()
+    thread = next((each for each in threading.enumerate() if each.name == "seatrial MPI proof"), None)
+    if thread is not None:
+        thread.join()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+def test_a_rank_that_finds_only_strangers_says_where_it_asked() -> None:
     code = """
 from datetime import timedelta
-import torch.distributed as dist
-from seatrial.mpi_backend import register
+from seatrial.mpi_backend import proof, register
 
-limit = timedelta(seconds=20)
-store = dist.TCPStore("127.0.0.1", 0, 2, True, limit, wait_for_workers=False, use_libuv=False)
-store.set(register._PROOF, "of another run")
-register._join(["127.0.0.1"], store.port, "of this run", 2, limit)
+with proof.answering("of another run") as port:
+    register._join(["127.0.0.2", "127.0.0.1"], 1, port, "of this run", 2, timedelta(seconds=1))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=50)
-    assert "is not rank 0; set MASTER_ADDR=ADDRESS" in done.stderr
+    assert "at none of its addresses within 0.8 s (127.0.0.2, 127.0.0.1, port " in done.stderr
+    assert "set MASTER_ADDR=ADDRESS" in done.stderr

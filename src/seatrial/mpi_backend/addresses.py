@@ -11,7 +11,6 @@ import ipaddress
 import os
 import socket
 import struct
-import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ _GLOBAL = "00"
 """The scope of an IPv6 address that others can reach."""
 _UNUSABLE = 0x48
 """Flags of an IPv6 address that is still tried, or that another host has."""
-_TRY_S = 5.0
-_PAUSE_S = 0.2
+_ONLY_COMPARED = "!"
+"""Stands before such an address in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +36,24 @@ class Place:
     stack: str
     """Equal for two ranks only if they have one loopback: the boot of the kernel, and the network namespace."""
     addresses: tuple[str, ...]
-    """With the length of the prefix, in the order of the kernel, without loopback: ``10.9.0.5/24``."""
+    """At which others may reach it, with the length of the prefix, in the order of the kernel: ``10.9.0.5/24``."""
+    compared: tuple[str, ...] = ()
+    """Others at which it reaches itself, of interfaces that are down and of loopbacks: ``172.17.0.1``."""
 
     def line(self, longest: int) -> str:
         """Return it as a line of at most ``longest`` characters, without the last addresses where there are more."""
-        text = " ".join((self.stack, *self.addresses))
+        text = " ".join((self.stack, *self.addresses, *(_ONLY_COMPARED + address for address in self.compared)))
         return text if len(text) <= longest else text[:longest].rpartition(" ")[0]
 
 
 def place_of(line: str) -> Place:
     """Return what a line says."""
-    stack, *addresses = line.split()
-    return Place(stack=stack, addresses=tuple(addresses))
+    stack, *words = line.split()
+    return Place(
+        stack=stack,
+        addresses=tuple(word for word in words if not word.startswith(_ONLY_COMPARED)),
+        compared=tuple(word[len(_ONLY_COMPARED) :] for word in words if word.startswith(_ONLY_COMPARED)),
+    )
 
 
 def this_place() -> Place:
@@ -58,14 +63,19 @@ def this_place() -> Place:
         stack = f"{boot}.{os.readlink('/proc/self/ns/net')}"
     except OSError:
         stack = socket.gethostname()
-    return Place(stack=stack, addresses=(*_of_version_4(), *_of_version_6()))
+    found = [*_of_version_4(), *_of_version_6()]
+    return Place(
+        stack=stack,
+        addresses=tuple(address for address, is_offered in found if is_offered),
+        compared=tuple(_number(address) for address, is_offered in found if not is_offered),
+    )
 
 
 def addresses_of_first(places: Sequence[Place], master: str) -> tuple[str, ...]:
     """Return the addresses at which the others may find rank 0, which is the first of these; empty without any.
 
     An address that another host has too is that of a bridge or a translation of addresses, such as docker0's 172.17.0.1
-    and Vagrant's 10.0.2.15: whoever asks for it gets the own host.
+    and Vagrant's 10.0.2.15: whoever asks for it gets the own host, also where the interface there is down.
 
     Args:
         places: that of each rank.
@@ -80,42 +90,39 @@ def addresses_of_first(places: Sequence[Place], master: str) -> tuple[str, ...]:
         number = ipaddress.ip_address(master)
         if not (number.is_loopback or number.is_unspecified or number.is_link_local):
             named = [str(number)]
-    taken = {_number(address) for place in strangers for address in place.addresses}
+    taken = {number for place in strangers for number in _numbers(place)}
     others = [address for address in first.addresses if _number(address) not in named]
     return tuple(address for address in (*named, *others) if _number(address) not in taken)
 
 
-def nearest_first(addresses: Sequence[str], place: Place) -> list[str]:
-    """Return the addresses of rank 0 without prefix, as a rank tries them: the one that is named, then those in a
-    network of its host, then others."""
+def nearest_first(first: Place, place: Place) -> list[str]:
+    """Return the addresses without prefix that rank 0 has told, as a rank tries them: the one that is named, then those
+    in a network of its host, then others.
+
+    It tries none that its host has as well: that may be one for which its line had no room.
+    """
+    if place.stack == first.stack:
+        return ["127.0.0.1"]
     own = [ipaddress.ip_interface(address).ip for address in place.addresses]
 
     def is_far(address: str) -> bool:
         return "/" in address and not any(number in ipaddress.ip_interface(address).network for number in own)
 
-    return [_number(address) for address in sorted(addresses, key=is_far)]
+    mine = _numbers(place)
+    return [number for address in sorted(first.addresses, key=is_far) if (number := _number(address)) not in mine]
 
 
-def first_that_answers(addresses: Sequence[str], port: int, timeout_s: float) -> str:
-    """Return the first of these addresses at which something listens; empty if there is none within this time."""
-    until = time.monotonic() + timeout_s
-    while (left_s := until - time.monotonic()) > 0:
-        for address in addresses:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as way:
-                way.settimeout(min(_TRY_S, left_s))
-                way.connect((address, port))
-                return address
-        time.sleep(_PAUSE_S)
-    return ""
+def _numbers(place: Place) -> set[str]:
+    """Return all addresses at which a host reaches itself, but for those that each host has."""
+    return {*map(_number, place.addresses), *place.compared}
 
 
 def _number(address: str) -> str:
     return address.partition("/")[0]
 
 
-def _of_version_4() -> Iterator[str]:
-    """Yield all IPv4 addresses of this host that others may reach."""
+def _of_version_4() -> Iterator[tuple[str, bool]]:
+    """Yield all IPv4 addresses of this host, and whether others may reach it there."""
     entries = array("B", bytes(_MOST_ENTRIES * _ENTRY_BYTES))
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
         asked = struct.pack("iP", len(entries), entries.buffer_info()[0])
@@ -123,20 +130,22 @@ def _of_version_4() -> Iterator[str]:
         for at in range(0, size, _ENTRY_BYTES):
             entry = entries[at : at + _ENTRY_BYTES].tobytes()
             address = ipaddress.IPv4Address(entry[20:24])
-            if _is_running(kernel, entry) and not (address.is_loopback or address.is_link_local):
+            if not (address.is_loopback or address.is_link_local):
                 # The entry asks for the mask of this address, where the interface has several.
                 mask = ipaddress.IPv4Address(fcntl.ioctl(kernel, _SIOCGIFNETMASK, entry)[20:24])
-                yield f"{address}/{int(mask).bit_count()}"
+                yield f"{address}/{int(mask).bit_count()}", _is_running(kernel, entry)
 
 
-def _of_version_6() -> Iterator[str]:
-    """Yield all IPv6 addresses of this host that others may reach."""
+def _of_version_6() -> Iterator[tuple[str, bool]]:
+    """Yield all IPv6 addresses of this host, and whether others may reach it there."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as kernel:
         for line in Path("/proc/net/if_inet6").read_text().splitlines():
-            number, _, prefix, scope, flags, name = line.split()
+            digits, _, prefix, scope, flags, name = line.split()
+            address = ipaddress.IPv6Address(bytes.fromhex(digits))
             entry = name.encode().ljust(_ENTRY_BYTES, b"\0")
-            if scope == _GLOBAL and not int(flags, 16) & _UNUSABLE and _is_running(kernel, entry):
-                yield f"{ipaddress.IPv6Address(bytes.fromhex(number))}/{int(prefix, 16)}"
+            if not (address.is_loopback or address.is_link_local):
+                is_usable = scope == _GLOBAL and not int(flags, 16) & _UNUSABLE
+                yield f"{address}/{int(prefix, 16)}", is_usable and _is_running(kernel, entry)
 
 
 def _is_running(kernel: socket.socket, entry: bytes) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import secrets
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from seatrial.errors import RequestError, TargetUnreachableError
-from seatrial.mpi_backend import addresses
+from seatrial.mpi_backend import addresses, proof
 from seatrial.mpi_backend.library import device_aware, end_mpi, load_mpi
 from seatrial.mpi_backend.memory import keep_freed_memory
 
@@ -32,10 +33,10 @@ torch refuses the name ``mpi`` when it was built without MPI.
 """
 _LINE_BYTES = 2048
 """What each rank tells rank 0, and what that one tells all: at least 40 addresses."""
-_HEADER_BYTES = 100
-"""What rank 0 needs of that for port, proof and MASTER_ADDR."""
-_PROOF = "seatrial/rank-0"
-"""Where rank 0 keeps in its store what it has told over MPI: who has not heard that is not rank 0."""
+_HEADER_BYTES = 120
+"""What rank 0 needs of that for two ports, its proof and MASTER_ADDR."""
+_SEARCHES = 0.8
+"""The part of the timeout in which a rank searches for rank 0. The rest is for its sentence: then rank 0 ends."""
 _MPI_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 """Where Open MPI, hydra or srun with pmi2, and MVAPICH2 give the number of the ranks that they started."""
 _created: Counter[tuple[int, ...]] = Counter()
@@ -124,42 +125,46 @@ def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:
     world = load_mpi().COMM_WORLD
     if reason := _reason_for_one_rank(world.size, os.environ):
         raise RequestError(reason)
-    with Watchdog().watching("rendezvous", timeout.total_seconds()):
-        here = addresses.this_place()
-        places = [addresses.place_of(line) for line in _gather(world, here.line(_LINE_BYTES - _HEADER_BYTES))]
-        # Not every build of torch has libuv.
-        if world.rank == 0:
-            store = dist.TCPStore("0.0.0.0", 0, world.size, True, timeout, wait_for_workers=False, use_libuv=False)
-            own = addresses.addresses_of_first(places, os.environ.get("MASTER_ADDR", ""))
-            text = " ".join((str(store.port), secrets.token_hex(16), *own))
-        port, proof, *found = _broadcast(world, text).split()
-    if not found:
-        raise RequestError(
-            "rank 0 has no address for the other hosts: each one of its interfaces that are up is that of a loopback,"
-            " or one that another host has, too (of a bridge, or behind a translation of addresses); set"
-            " MASTER_ADDR=ADDRESS to one at which the others reach it."
-        )
-    if store is None:
-        store = _join(addresses.nearest_first(found, here), int(port), proof, world.size, timeout)
-    else:
-        store.set(_PROOF, proof)
+    watchdog = Watchdog()
+    with contextlib.ExitStack() as until_all_met:
+        with watchdog.watching("rendezvous", timeout.total_seconds()):
+            here = addresses.this_place()
+            places = [addresses.place_of(line) for line in _gather(world, here.line(_LINE_BYTES - _HEADER_BYTES))]
+            # Not every build of torch has libuv.
+            if world.rank == 0:
+                store = dist.TCPStore("0.0.0.0", 0, world.size, True, timeout, wait_for_workers=False, use_libuv=False)
+                known = secrets.token_hex(16)
+                own = addresses.addresses_of_first(places, os.environ.get("MASTER_ADDR", ""))
+                ports = f"{store.port} {until_all_met.enter_context(proof.answering(known))}"
+                text = " ".join((ports, known, here.stack, *own))
+            port, asked_port, known, line = _broadcast(world, text).split(maxsplit=3)
+        first = addresses.place_of(line)
+        found = first.addresses if world.rank == 0 else addresses.nearest_first(first, here)
+        if not found:
+            raise RequestError(
+                "rank 0 has no address for the other hosts: each one of its interfaces that are up is that of a"
+                " loopback, or one that another host has, too (of a bridge, or behind a translation of addresses); set"
+                " MASTER_ADDR=ADDRESS to one at which the others reach it."
+            )
+        # From here on all ranks have the same time, however late the last one came.
+        with watchdog.watching("rendezvous", timeout.total_seconds()):
+            if store is None:
+                store = _join(found, int(port), int(asked_port), known, world.size, timeout)
+            world.Barrier()
     yield store, world.rank, world.size
     raise RuntimeError("an mpi:// rendezvous cannot be repeated; destroy the process group and form a new one")
 
 
-def _join(found: list[str], port: int, proof: str, size: int, timeout: timedelta) -> dist.TCPStore:
-    """Join the store of rank 0, which listens at one of these addresses."""
-    address = addresses.first_that_answers(found, port, timeout.total_seconds())
-    where = "set MASTER_ADDR=ADDRESS to one at which the other hosts reach it"
-    if not address:
-        raise TargetUnreachableError(
-            f"rank 0 answers at none of its addresses within {timeout.total_seconds():g} s ({', '.join(found)}, port"
-            f" {port}); see which firewall is between the hosts, or {where}"
-        )
-    store = dist.TCPStore(address, port, size, False, timeout, use_libuv=False)
-    if store.get(_PROOF) != proof.encode():
-        raise TargetUnreachableError(f"whoever listens at {address}, port {port}, is not rank 0; {where}")
-    return store
+def _join(found: Sequence[str], port: int, asked_port: int, known: str, size: int, timeout: timedelta) -> dist.TCPStore:
+    """Join the store of rank 0, which is at that of these addresses where somebody shows the proof."""
+    limit_s = _SEARCHES * timeout.total_seconds()
+    if address := proof.first_with_proof(known, found, asked_port, limit_s):
+        return dist.TCPStore(address, port, size, False, timeout, use_libuv=False)
+    raise TargetUnreachableError(
+        f"rank 0 answers at none of its addresses within {limit_s:g} s ({', '.join(found)}, port {asked_port}); see"
+        " which firewall is between the hosts, or who else has such an address, or set MASTER_ADDR=ADDRESS to one at"
+        " which the other hosts reach rank 0"
+    )
 
 
 def _reason_for_one_rank(size: int, environ: Mapping[str, str]) -> str:
