@@ -48,7 +48,7 @@ def judge_data(evidence: Evidence) -> Ruling:
     vote = minority(digests, {seen.node_rank: hosts[rank] for rank, seen in evidence.ranks.items()})
     lines = tuple(
         f"{_names(evidence, [node])}: {', '.join(as_name(digest[:16]) for digest in each[:_SHOWN])}"
-        for node, each in sorted(digests.items())
+        for node, each in sorted(digests.items())[:_SHOWN]
     )
     if vote.odd:
         what = f"{_names(evidence, vote.odd)} has other training data than {len(digests) - len(vote.odd)} other nodes"
@@ -101,7 +101,9 @@ def _unreadable(evidence: Evidence, faults: Mapping[int, str], readers: Collecti
         {number: host for number, (host, _) in enumerate(every)},
     )
     names = _names(evidence, faults)
-    lines = tuple(f"{_names(evidence, [node])} says: {quoted(fault)}" for node, fault in sorted(faults.items()))
+    lines = tuple(
+        f"{_names(evidence, [node])} says: {quoted(fault)}" for node, fault in sorted(faults.items())[:_SHOWN]
+    )
     if vote.majority is not True:
         able = [node for node in readers if machines[node] not in without]
         # Of two hosts neither outvotes the other.
