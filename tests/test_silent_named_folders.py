@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from seatrial.cli.commands import data_fetch
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.folders import make_folder, open_above, open_judged, open_with_links
 from seatrial.judge.conclude import conclude
+from seatrial.report import earlier_runs, write
 from seatrial.report.earlier_runs import runs_for_limits
 from seatrial.report.recorded_events import RECORD
 from seatrial.report.write import write_reports, write_somewhere
@@ -156,6 +158,51 @@ def test_an_out_that_is_exchanged_during_a_trial_costs_no_verdict(tmp_path: Path
     assert written.document.exists()
     assert problem.startswith(f"--out {out}: the report cannot be written there ({theirs} {_SAYS})")
     assert (shared / "moved" / run / RECORD).exists()
+
+
+def test_a_folder_of_a_run_that_is_exchanged_while_it_is_read(
+    tmp_path: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier run is looked at, and then read; a neighbor who can rename it puts a link there between both."""
+    (out := tmp_path / "reports").mkdir()
+    earlier = out / "20250101-000000-abcd"
+    earlier.mkdir()
+    (earlier / RECORD).write_text("{}\n")
+    _, folder = new_folder(out)
+    real = earlier_runs._is_such
+
+    def exchanged(conclusion: Any, other: Path) -> bool:
+        earlier.rename(out / "moved")
+        _plant(earlier, theirs)
+        return real(conclusion, other)
+
+    monkeypatch.setattr(earlier_runs, "_is_such", exchanged)
+    with mounted_and_unasked(theirs):
+        assert runs_for_limits(conclude([]), folder) == []
+    assert (out / "moved").exists()
+
+
+def test_a_folder_of_a_run_that_is_exchanged_once_its_report_is_written(
+    tmp_path: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "reports"
+    write_somewhere(conclude([]), out, "")
+    run, folder = new_folder(out)
+    conclusion = conclude([])
+    conclusion = replace(conclusion, trial=replace(conclusion.trial, run=run))
+    real = write.has_entry
+
+    def exchanged(path: Path, named_folder: Path | None = None) -> bool:
+        if path.name == RECORD:
+            assert path.parent.name == run
+            folder.rename(out / "moved")
+            _plant(folder, theirs / "sub")
+        return real(path, named_folder)
+
+    monkeypatch.setattr(write, "has_entry", exchanged)
+    with mounted_and_unasked(theirs):
+        write_reports(conclusion, out)
+    assert (out / "moved").exists()
 
 
 @pytest.mark.parametrize("has_another_before", [False, True])

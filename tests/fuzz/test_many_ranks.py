@@ -77,6 +77,19 @@ def test_many_ranks_are_judged_in_bounded_time(make: Callable[[], Stream]) -> No
     assert conclusion.verdict.status != "PASS"
 
 
+def test_lines_about_ranks_that_wait_stand_in_few_findings() -> None:
+    """Each of 40,000 findings had six of thousands of characters: 2 MB became reports of 3.6 GB."""
+    num = 400
+    stream = Stream(num).until("training")
+    seen = [{"how": "frozen", "rank": rank, "phase": "training/step 1"} for rank in range(6, num)]
+    stream.trouble(*seen)
+    trouble = next(event for event in stream.events if event["kind"] == "trouble")
+    trouble["waiting"] = [[rank, "training/" + "x" * 5_000] for rank in range(6)]
+    findings = conclude(stream.events, load=fake_load).findings
+    assert len(findings) > 300
+    assert sum(len(line) for finding in findings for line in finding.evidence) < 200_000
+
+
 def test_the_origin_of_a_setting_is_a_short_text() -> None:
     """It stands beside each measurement that the limit judges."""
     document = a_plan(("memory",)).to_json()

@@ -285,3 +285,14 @@ def test_phases_are_compared_once_however_many_ranks_fail(monkeypatch: pytest.Mo
     findings = list(blame(fold(on_gpus(stream.close(ranks=False)).events)))
     assert len(findings) == 4
     assert len(compared) == len(set(compared))
+
+
+def test_many_phases_of_one_node_hide_no_other_node() -> None:
+    """Of all ways to fail only some are compared."""
+    stream = Stream(280, nodes=4).until("training")
+    for rank in range(140):
+        stream.error(rank, "setup", NO_KERNEL, f"training/x{rank}" if rank < 70 else "training/step 3 forward")
+    ahead = [{"rank": rank, "how": "stuck", "phase": "training/step 4 forward"} for rank in range(140, 280)]
+    stream.trouble({"rank": 0, "how": "error"}, *ahead)
+    findings = blame(fold(on_gpus(stream).events))
+    assert [finding.culprit.nodes for finding in findings if finding.severity == "fail"] == [("gpu-1",)]

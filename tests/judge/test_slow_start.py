@@ -104,3 +104,12 @@ def test_a_step_of_agents_leaves_the_start_less_time() -> None:
         stream.kill(0, 1)
         (finding,) = findings(stream.close(ranks=False))
         assert finding.severity == severity
+
+
+def test_cores_of_ranks_that_nobody_knows() -> None:
+    """The log of a trial may be cut."""
+    stream = Stream(2).until("training")
+    stream.trouble({"rank": 1, "how": "working", "detail": OTHERS_HAD_ITS_CORE}, outcome="deadline")
+    events = [event for event in stream.events if event["kind"] not in ("generation", "rank")]
+    (finding,) = [finding for finding in blame(fold(events)) if "other processes" in finding.what]
+    assert finding.what.endswith("; other processes had the core of rank 1")

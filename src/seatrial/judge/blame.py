@@ -50,6 +50,8 @@ _SIGNAL_ACTIONS = {
     "SIGTERM": "find out what ended it: the scheduler, a time limit, an administrator",
     "SIGBUS": "look at the size of /dev/shm and for memory errors there",
 }
+_MOST_WITH_ALL_LINES = 8
+"""Findings of one attempt that each have the lines about the ranks that only waited."""
 _OUT_OF_MEMORY = "allow it more memory (the limit of the container, job or host), or find out what used it"
 _TORCH_SAYS = "CUDA out of memory. "
 _BUG = "bug in seatrial, not a fault of the cluster"
@@ -82,7 +84,7 @@ def observe(trial: Trial) -> tuple[Observed, ...]:
         if generation and explain in (blame_slow_start, _deadline):
             causes = []  # a restart attempt has the time that the first one left, so its lack of time says nothing
         is_hang = explain in (_did_not_come, _crashed, _fabric, _deadline)
-        begin = _of_generation(view) if causes else ""
+        begin, causes = _of_generation(view) if causes else "", _without_repeats(causes)
         observed += [
             Observed(finding=replace(finding, what=f"{begin}{finding.what}"), is_hang=is_hang) for finding in causes
         ]
@@ -539,6 +541,17 @@ def _cut_short(view: StepView) -> bool:
         return False
     planned = view.trial.setting(step.check, "timeout_s")
     return planned is not None and step.timeout_s < planned - 0.01
+
+
+def _without_repeats(findings: list[Finding]) -> list[Finding]:
+    """Return the findings; those after the first few without the lines that the first one has, too."""
+    if len(findings) <= _MOST_WITH_ALL_LINES:
+        return findings
+    first = {*findings[0].evidence}
+    rest = findings[_MOST_WITH_ALL_LINES:]
+    return findings[:_MOST_WITH_ALL_LINES] + [
+        replace(finding, evidence=tuple(line for line in finding.evidence if line not in first)) for finding in rest
+    ]
 
 
 def _of_generation(view: StepView) -> str:

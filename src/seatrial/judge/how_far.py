@@ -36,7 +36,8 @@ def whose_cores(view: StepView, entries: Sequence[TroubleRecord]) -> str:
         return ""
     nodes = dict.fromkeys(a_node(view.trial.ranks[rank].place) for rank in ranks if rank in view.trial.ranks)
     cores = "core" if len(ranks) == 1 else "cores"
-    return f"; other processes had the {cores} of {named_ranks(ranks)}: end them on {and_list([*nodes][:4])}"
+    where = f": end them on {and_list([*nodes][:4])}" if nodes else ""
+    return f"; other processes had the {cores} of {named_ranks(ranks)}{where}"
 
 
 def _needed_s(view: StepView, entry: TroubleRecord) -> float | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -154,7 +155,12 @@ def _further(
     trial, phases = view.trial, _ranks_by_phase(view)
     passed: dict[tuple[int | None, str], set[int]] = {}
     further = {}
-    for way, _ in Counter(way for ways in failed for way in ways).most_common(_MOST_WAYS):
+    weights = defaultdict[_Way, float](float)
+    for ways in failed:
+        for way in ways:
+            # One node with many ways leaves room for the others.
+            weights[way] += 1 / len(ways)
+    for way in heapq.nlargest(_MOST_WAYS, weights, key=lambda way: (weights[way], str(way))):
         key = (way.step, way.phase)
         if key not in passed:
             passed[key] = _passed(view, phases, *key) - errors.keys()

@@ -18,9 +18,11 @@ from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, connects, may_c
 from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import gave_up, says_lost, says_why_aborted
 from seatrial.protocol.own_errors import NO_EXCEPTION, is_of_device, lack_of_processes, link_error, setup_error
-from seatrial.util.text import as_name
+from seatrial.util.text import as_name, fitted
 
 _MOST_EVIDENCE = 6
+_MOST_LINE_CHARS = 400
+"""Characters of the line about a rank that may only have waited; its phase and its words may be of any length."""
 _STACK_LINES = 24
 _SOURCE_PLACE = re.compile(r"^\[[^\]\s]{1,300}\.(?:cc|cpp|h|hpp):\d+\] ")
 """Such as ``[/src/gloo/transport/tcp/pair.cc:547] ``, with which Gloo begins."""
@@ -348,7 +350,7 @@ def _bystanders(
     for rank, ending in ended.items():
         if ending is not None:
             lines[rank] = f"{named(rank)} {describe_exit(ending.code).words}{in_phase(ending.phase, _UNKNOWN)}"
-    return dict(sorted(lines.items()))
+    return {rank: fitted(line, _MOST_LINE_CHARS) for rank, line in sorted(lines.items())}
 
 
 def _check(trial: Trial, generation: int, troubles: tuple[TroubleRecord, ...], raised: dict[int, ErrorRecord]) -> str:

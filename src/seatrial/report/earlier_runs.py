@@ -67,7 +67,7 @@ def _own_runs(folder: Path) -> Iterator[Path]:
 
 def _is_such(conclusion: Conclusion, folder: Path) -> bool:
     try:
-        messages, damaged = read_events((folder,))
+        messages, damaged = read_events((folder,), folder.parent)
         other = conclude(messages, damaged=damaged)
         refuse_unlike([other, conclusion])
     except RequestError:

@@ -43,10 +43,11 @@ class ProgramEventsError(RequestError):
         self.events = events
 
 
-def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
+def read_events(paths: Sequence[Path], named_folder: Path | None = None) -> tuple[list[dict[str, Any]], int]:
     """Return all messages and the number of damaged lines; messages that their file may not say are damage.
 
-    One decoder for all files of the controller: a log may be cut between two parts.
+    One decoder for all files of the controller: a log may be cut between two parts. ``named_folder``: as in
+    ``event_files``.
     """
     messages: list[dict[str, Any]] = []
     of_others: list[tuple[int | None, dict[str, Any]]] = []
@@ -59,7 +60,7 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
         return True
 
     shared = Decoder(may_decode)
-    listed = [(file, file is path) for path in paths for file in _files(path)]
+    listed = [(file, file is path) for path in paths for file in _files(path, named_folder)]
     has_record = any(file.name == RECORD for file, _ in listed)
     for file, is_named in listed:
         found = _FILE_OF_NODE.fullmatch(file.name)
@@ -67,7 +68,7 @@ def read_events(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], int]:
         decoder = shared if is_record else Decoder(may_decode, of_agent=True)
         try:
             # The owner of the folder may have put a link there since it was listed.
-            with open_to_read(file, follows_links=is_named) as text:
+            with open_to_read(file, follows_links=is_named, named_folder=named_folder) as text:
                 # A file may grow meanwhile, and some claim a size that their text does not have.
                 while line := text.readline(bytes_left + 1):
                     message = decoder.line(line)
@@ -180,10 +181,10 @@ def _refuse_other_runs(names: str, run_events: list[dict[str, Any]], messages: l
         )
 
 
-def _files(path: Path) -> Collection[Path]:
+def _files(path: Path, named_folder: Path | None) -> Collection[Path]:
     try:
         try:
-            files = event_files(path)
+            files = event_files(path, named_folder)
         except NotADirectoryError:
             if not stat.S_ISREG(status_behind_links(path).st_mode):
                 raise RequestError(f"{path}: neither a file nor a folder.") from None

@@ -95,7 +95,7 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
             raise RequestError(
                 f"--out {out}: the report cannot be written there ({error.strerror or error}); name another folder."
             ) from error
-        if sources is None and has_entry(way / _LATEST) and not has_entry(way / run / RECORD):
+        if sources is None and has_entry(way / _LATEST) and not has_entry(way / run / RECORD, way):
             # A neighbor may have put another folder of this user in its place, with the newest report of other hosts.
             return replace(
                 written,

@@ -257,7 +257,7 @@ def _culprit(handed: Handed, result: HandedResult) -> Culprit | None:
             places = handed.disputed[result.gpu]
             names = [history.culprit(device).name for history, device in places[:_SHOWN]]
             more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-            nodes = tuple(dict.fromkeys(history.node for history, _ in places))
+            nodes = tuple(dict.fromkeys(history.node for history, _ in places[:_SHOWN]))
             return replace(NOBODY, name=f"{', '.join(names)}{more}", nodes=nodes)
         if result.gpu not in handed.devices:
             return None
