@@ -16,7 +16,7 @@ from kubernetes.kubectl_script_double import log_of
 from kubernetes.test_interrupted_pods import answers_of, ended, mpi_pods
 from kubernetes.test_log_copies import POD
 from kubernetes.test_pod_failures import _MET, _lost, _stamped
-from kubernetes.test_run_log import training, trial
+from kubernetes.test_run_log import Heard, ended_pod, training, trial
 from slow_disk import SlowDisk
 
 from seatrial.errors import SeatrialError
@@ -24,6 +24,8 @@ from seatrial.judge.conclude import conclude
 from seatrial.targets.kubernetes import attempt as attempt_module
 from seatrial.targets.kubernetes import log_copies, log_reader
 from seatrial.targets.kubernetes.log_copies import LogCopies
+from seatrial.targets.kubernetes.pod_words import PodWords
+from seatrial.targets.kubernetes.pods import PodStatus
 
 
 @pytest.fixture(autouse=True)
@@ -164,3 +166,42 @@ def test_a_launcher_whose_log_was_not_read(
 
 def test_a_launcher_that_was_killed(tmp_path: Path) -> None:
     assert len(_blamed(tmp_path, None, says=b"")) == 1
+
+
+@pytest.mark.parametrize("with_met", [True, False])
+def test_a_log_whose_end_cannot_be_read_is_asked_for_that_afterwards(
+    with_met: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbor who takes all processes at that moment, or a slow disk, leaves a log that says nothing."""
+    real = log_copies._read
+
+    def refused(path: Path, start: int, most_bytes: int) -> bytes:
+        if start < 0 and path.name.startswith("t-1"):
+            raise OSError(11, os.strerror(11))
+        return real(path, start, most_bytes)
+
+    monkeypatch.setattr(log_copies, "_read", refused)
+    heard = Heard(tmp_path, None)
+    for number in (0, 1):
+        lines = (*(_MET if with_met else ()), _lost(3 * number), _lost(3 * number + 1))
+        heard.says(ended_pod(number, 4), "".join(f"{line}\n" for line in lines))
+    heard.run_log.end_by_exit_codes([ended_pod(0, 4), ended_pod(1, 4)], under_mpi=False)
+    said = heard.outcome(training())["text"]
+    assert "was not read to its end; nothing shows which node is at fault" in said
+
+
+def test_under_mpi_the_log_of_the_launcher_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its beginning has up to 16 MiB, and there may be hundreds of workers that were killed."""
+    asked: list[str] = []
+
+    def met(words: PodWords, pod: PodStatus) -> set[int]:
+        asked.append(pod.name)
+        return {0}
+
+    monkeypatch.setattr(PodWords, "ranks_that_met", met)
+    heard = Heard(tmp_path, None)
+    workers = [ended_pod(number, 137) for number in range(9)]
+    launcher = replace(ended_pod(9, 1), is_launcher=True)
+    heard.says(launcher, "mpirun ended\n")
+    heard.run_log.end_by_exit_codes([launcher, *workers], under_mpi=True, nodes=9)
+    assert asked == [launcher.name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
 from seatrial.conductor.program_failures import Exit, fabric_error, has_raised
@@ -57,45 +58,44 @@ class Shown(IntEnum):
     NaN or the digests differ, also where the last exchange fails for rank 0, which alone would print that."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLog:
+    """What the log of a pod that failed tells of its end."""
+
+    lines: Sequence[str]
+    """The last ones."""
+    met: Collection[int] | None
+    """The ranks of the pod that had met the others before; None: there are no other pods."""
+    is_read: bool
+    """Whether it was read to its end."""
+
+
 def shown_by(
-    pods: Collection[PodStatus],
-    lines_of: Callable[[PodStatus], Sequence[str]],
-    unread: Collection[str],
-    *,
-    met: Mapping[PodStatus, Collection[int]] | None,
-    has_result: bool,
+    pods: Collection[PodStatus], log_of: Callable[[PodStatus], PodLog], *, has_result: bool
 ) -> dict[PodStatus, Shown]:
     """Return what each pod that failed shows.
 
     Args:
         pods: Those that failed.
-        lines_of: Returns what each of them has printed. No more than those of one are held at once.
-        met: The ranks of each of them that had met the others before; None: there are no other pods.
-        unread: Names of pods that may have printed more.
+        log_of: Returns the log of each of them. No more than that of one is held at once.
         has_result: Whether rank 0 has printed the result of the training, which it does after the end of all work.
     """
     # Operators delete pods when another one has failed, or all of them, those that ended by themselves too.
     some_stay = not all(pod.deleted for pod in pods)
-    shown = {}
-    for pod in pods:
-        was_stopped = bool(pod.stop) or (pod.deleted and some_stay)
-        is_read = pod.name not in unread
-        met_here = None if met is None else met[pod]
-        lines = lines_of(pod)
-        shown[pod] = _shown(pod, lines, met_here, is_read=is_read, was_stopped=was_stopped, has_result=has_result)
-    return shown
+    return {
+        pod: _shown(pod, log_of(pod), was_stopped=bool(pod.stop) or (pod.deleted and some_stay), has_result=has_result)
+        for pod in pods
+    }
 
 
 def _shown(
     pod: PodStatus,
-    lines: Sequence[str],
-    met: Collection[int] | None,
+    log: PodLog,
     *,
-    is_read: bool,
     was_stopped: bool,
     has_result: bool,
 ) -> Shown:
-    lines = [line[:_MOST_LINE_CHARS] for line in lines]
+    lines, met, is_read = [line[:_MOST_LINE_CHARS] for line in log.lines], log.met, log.is_read
     of_ranks = _by_rank(lines, met, is_oom=pod.out_of_memory)
     worst = min(of_ranks.values(), default=Shown.UNKNOWN)
     if was_stopped:

@@ -32,6 +32,7 @@ from seatrial.targets.kubernetes.deferred_messages import DeferredMessages
 from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.pod_failures import (
     INTERRUPTED,
+    PodLog,
     Shown,
     first_to_fail,
     named_pods,
@@ -423,10 +424,6 @@ class RunLog:
         """Whether rank 0 of a training without a conductor has printed its result."""
         return bool(self._result)
 
-    def _last_lines(self, pod: PodStatus) -> list[str]:
-        # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
-        return self.words.last_output(pod, _JUDGED_BYTES).split("\n")
-
     def end_by_exit_codes(
         self,
         pods: Sequence[PodStatus],
@@ -462,11 +459,18 @@ class RunLog:
         # mpirun ends because of a worker that was killed.
         failed = [pod for pod in pods if under_mpi and not pod.is_launcher and pod.killed] or failed
         has_result = bool(self._result) and not under_mpi
-        # Under MPI the log of the launcher has what all ranks print.
-        met = {pod: self.words.ranks_that_met(first if under_mpi and first is not None else pod) for pod in failed}
         num_pods = max(nodes, sum(not pod.is_launcher for pod in pods))
-        unread = {*unread, *(pod.name for pod in failed if self.copies.lacks(pod))}
-        shown = shown_by(failed, self._last_lines, unread, met=met if num_pods > 1 else None, has_result=has_result)
+        # Under MPI the log of the launcher has what all ranks print.
+        of_all = self.words.ranks_that_met(first) if under_mpi and first is not None else None
+
+        def log_of(pod: PodStatus) -> PodLog:
+            # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
+            lines = self.words.last_output(pod, _JUDGED_BYTES).split("\n")
+            met = self.words.ranks_that_met(pod) if of_all is None else of_all
+            is_read = pod.name not in unread and not self.copies.lacks(pod)
+            return PodLog(lines=lines, met=met if num_pods > 1 else None, is_read=is_read)
+
+        shown = shown_by(failed, log_of, has_result=has_result)
         if first is not None and first.exit_code == 0:
             # Then operators delete the other pods. Of one that was stopped only a failure counts that its log shows.
             stopped = [pod for pod in judged if pod.stop and shown.get(pod, Shown.STOPPED) == Shown.STOPPED]
