@@ -30,7 +30,7 @@ _USES: dict[str, tuple[Callable[[Path], Any], Any]] = {
     "a folder above": (lambda folder: files.status_behind_links(folder / NAME, folder.parent).st_size, len(CONTENT)),
     "its names": (lambda folder: files.names_in(folder), [NAME]),
     "its names from above": (lambda folder: files.names_in(folder, folder.parent), [NAME]),
-    "events": (lambda folder: [file.name for file in recorded_events._files(folder)], [NAME]),
+    "events": (lambda folder: [file.name for file in recorded_events._files(folder, None)], [NAME]),
     "a part": (lambda folder: start._read(str(folder / NAME)), CONTENT),
     "a script": (lambda folder: working_folder.refusal(str(folder), NAME, FolderTrust(open_places=(str(folder),))), ""),
     "a new file": (lambda folder: files.write_atomically(folder / "new", b""), None),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from neighbor_mount import NEIGHBOR, mounted, mounted_and_unasked
 
-from seatrial import start
+from seatrial import files, start
 from seatrial.bundle import write_bundle
 from seatrial.cli.commands import data_fetch
 from seatrial.errors import RequestError, SeatrialError
@@ -190,7 +190,7 @@ def test_a_folder_of_a_run_that_is_exchanged_once_its_report_is_written(
     run, folder = new_folder(out)
     conclusion = conclude([])
     conclusion = replace(conclusion, trial=replace(conclusion.trial, run=run))
-    real = write.has_entry
+    real = files.has_entry
 
     def exchanged(path: Path, named_folder: Path | None = None) -> bool:
         if path.name == RECORD:
