@@ -69,7 +69,7 @@ def test_a_listed_file_that_became_a_link_is_not_read(tmp_path: Path, monkeypatc
     target = tmp_path / "elsewhere"
     target.write_bytes(b"".join(lines_of(healthy().events)))
     listed.symlink_to(target)
-    monkeypatch.setattr(recorded_events, "event_files", lambda folder: [listed])
+    monkeypatch.setattr(recorded_events, "event_files", lambda folder, named_folder: [listed])
     with pytest.raises(RequestError, match=r"a\.events: cannot be read \(a\.events is a symbolic link"):
         read_events([tmp_path / "sent"])
     assert len(read_events([listed])[0]) == len(healthy().events)
