@@ -272,7 +272,7 @@ def test_files_of_others_are_read_in_one_place() -> None:
 
 _ASKS_BY_NAME = {
     "seatrial.devices": "files of the kernel, and the log that root keeps of what it says",
-    "seatrial.probe": "files of the kernel and of root, libraries that this process has loaded, and the folder named",
+    "seatrial.probe": "files of the kernel and of root, and libraries that this process has loaded",
     "seatrial.agent.py_spy": "beside the Python that runs it",
     "seatrial.agent.program_ranks": "a folder on whose way no other user could have put anything",
     "seatrial.environment.working_folder": "a folder on whose way no other user could have put anything",

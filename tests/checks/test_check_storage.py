@@ -342,7 +342,8 @@ def test_a_file_on_disk_leaves_the_cache_and_one_in_memory_is_warm(tmp_path: Pat
         with data_file.nameless_file(str(folder), os.getpid()) as fd:
             data_file.write(fd, 4 * MIB, 1, time.monotonic() + 60, lambda label: None)
             kept = data_file.drop_from_cache(fd, 4 * MIB)
-        assert kept == 1 if file_system(str(folder)).in_memory else kept < 0.05
+            in_memory = file_system(fd).in_memory
+        assert kept == 1 if in_memory else kept < 0.05
 
 
 def test_a_file_that_a_neighbor_renames_in_time_is_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

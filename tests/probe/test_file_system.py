@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from disks import made_disk
+from neighbor_mount import mounted_and_unasked
 
 from seatrial import start
 from seatrial.probe.file_system import file_system, own_places
@@ -32,41 +36,53 @@ def table(tmp_path: Path) -> Path:
     return proc
 
 
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "in_memory"),
     [
-        ("", "ext4", False),
+        (".", "ext4", False),
         ("data/deep", "nfs4", False),
         ("data/inner room/x", "tmpfs", True),
         ("data-other", "tmpfs", True),
     ],
 )
-def test_the_innermost_mount_counts_and_of_two_at_one_place_the_later(
-    table: Path, name: str, kind: str, in_memory: bool
-) -> None:
-    found = file_system(str(table.parent / name), table)
+def test_the_mount_of_an_open_folder_counts(machine: Path, name: str, kind: str, in_memory: bool) -> None:
+    with opened(machine / name) as folder:
+        found = file_system(folder, machine / "proc")
     assert (found.kind, found.in_memory) == (kind, in_memory)
 
 
-def test_a_link_leads_to_where_the_files_are(table: Path) -> None:
-    (table.parent / "link").symlink_to(table.parent / "data")
-    assert file_system(str(table.parent / "link"), table).kind == "nfs4"
+@pytest.mark.root
+def test_what_a_neighbor_mounts_over_an_open_folder_is_not_asked(tmp_path: Path) -> None:
+    with made_disk(tmp_path, 1 << 20) as disk:
+        (disk / "shared").mkdir()
+        with opened(disk / "shared") as folder:
+            before = file_system(folder)
+            for place in (disk / "shared", disk):
+                with mounted_and_unasked(place):
+                    assert file_system(folder) == before
+    assert (before.kind, before.mount_point) == ("tmpfs", str(disk))
 
 
 def test_free_space_is_that_of_the_folder(tmp_path: Path) -> None:
-    found = file_system(str(tmp_path))
+    with opened(tmp_path) as folder:
+        found = file_system(folder)
     assert found.kind != ""
     assert found.free_bytes == pytest.approx(os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize, rel=0.2)
     assert found.free_inodes is None or found.free_inodes > 0
 
 
 def test_without_a_mount_table_the_kind_is_not_known(tmp_path: Path) -> None:
-    assert file_system(str(tmp_path), tmp_path / "nowhere").kind == ""
-
-
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        file_system(str(tmp_path / "nowhere"))
+    with opened(tmp_path) as folder:
+        assert file_system(folder, tmp_path / "nowhere").kind == ""
 
 
 @pytest.fixture
@@ -248,7 +264,7 @@ import os, sys
 from seatrial.environment.working_folder import may_map_owners
 from seatrial.probe.file_system import file_system
 for folder in sys.argv[1:]:
-    print(file_system(folder).kind, may_map_owners(os.stat(folder)))
+    print(file_system(os.open(folder, os.O_RDONLY)).kind, may_map_owners(os.stat(folder)))
 """
 
 

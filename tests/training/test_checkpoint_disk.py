@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,58 @@ def test_content_that_reads_back_changed_is_not_kept(store: CheckpointFolder, mo
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", damaging)
-    with pytest.raises(SeatrialError, match=r"read back from .* differs from what was written"):
+    with pytest.raises(SeatrialError, match=r"read back from .* differs from what was written; .* deleted\. The disk"):
         store.save(2, STATE)
+    assert _files(store) == before
+
+
+def _at_fsync(monkeypatch: pytest.MonkeyPatch, what: Callable[[Path], None]) -> None:
+    """Have another user do something to the file of a checkpoint once it is written."""
+    fsync = os.fsync
+
+    def disturbed(descriptor: int) -> None:
+        fsync(descriptor)
+        place = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if place.name.startswith(".writing-"):
+            what(place)
+
+    monkeypatch.setattr(os, "fsync", disturbed)
+
+
+@pytest.mark.parametrize("size_bytes", [100, 1 << 40])
+def test_others_who_may_write_to_a_file_may_have_changed_it(
+    store: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    store.save(1, STATE)
+    before = _files(store)
+
+    def resize(place: Path) -> None:
+        place.chmod(0o664)
+        os.truncate(place, size_bytes)
+
+    _at_fsync(monkeypatch, resize)
+    with pytest.raises(SeatrialError, match=r"deleted\. Another user who may write to it has changed it, or the disk"):
+        store.save(2, STATE)
+    assert _files(store) == before
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_that_others_exchange_shows_no_fault_of_the_disk(
+    store: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, is_link: bool
+) -> None:
+    store.save(1, STATE)
+    before = _files(store)
+
+    def exchange(place: Path) -> None:
+        place.rename(place.with_name("theirs"))
+        place.symlink_to("theirs") if is_link else place.write_bytes(b"other")
+
+    _at_fsync(monkeypatch, exchange)
+    with pytest.raises(
+        SeatrialError, match=r"step 2 was not saved in .*: somebody else has put another file in the pla"
+    ):
+        store.save(2, STATE)
+    (store.folder / "theirs").unlink()
     assert _files(store) == before
 
 

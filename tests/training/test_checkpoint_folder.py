@@ -254,7 +254,9 @@ def test_a_disk_that_was_taken_away_by_force_is_one_sentence(tmp_path: Path, not
         assert subprocess.run(["umount", str(disk)], capture_output=True, check=False).returncode != 0
         subprocess.run(["umount", "-l", str(disk)], check=True)
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(disk)], check=True)
-        with pytest.raises(SeatrialError, match=f"not saved in {disk}/kept: its file system was unmounted meanwhile, or "):
+        with pytest.raises(
+            SeatrialError, match=f"not saved in {disk}/kept: its file system was unmounted meanwhile, or "
+        ):
             store.save(2, STATE)
         assert list(disk.iterdir()) == []
 

@@ -45,13 +45,17 @@ class FileSystem:
         return self.kind in ("tmpfs", "ramfs", "devtmpfs")
 
 
-def file_system(folder: str, proc_root: Path = Path("/proc")) -> FileSystem:
-    """Return the file system of a folder. Raises OSError; blocks for as long as that file system does."""
-    status = os.statvfs(folder)
-    kind, mount_point = _mount(os.path.realpath(folder), proc_root)
+def file_system(folder: int, proc_root: Path = Path("/proc")) -> FileSystem:
+    """Return the file system of an open folder. Raises OSError; blocks for as long as that file system does.
+
+    No name is asked for: what another user has mounted there since then may keep a process waiting for ever.
+    """
+    status = os.fstatvfs(folder)
+    number = mount_of(folder)
+    mount = next((each for each in mounts(proc_root) if each.number == number), None)
     return FileSystem(
-        kind=kind,
-        mount_point=mount_point,
+        kind=mount.kind if mount else "",
+        mount_point=mount.point if mount else "",
         free_bytes=status.f_bavail * status.f_frsize,
         free_inodes=status.f_favail if status.f_files else None,
     )
@@ -129,14 +133,3 @@ def _first_word(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_text(errors="replace").strip()
     return ""
-
-
-def _mount(path: str, proc_root: Path) -> tuple[str, str]:
-    """Return type and mount point."""
-    best = ("", "")
-    for mount in mounts(proc_root):
-        inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
-        # Of two mounts at one point, the later one hides the earlier.
-        if inside and len(mount.point) >= len(best[1]):
-            best = mount.kind, mount.point
-    return best

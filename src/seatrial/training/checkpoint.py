@@ -42,7 +42,7 @@ from seatrial.files import (
     statuses_in,
 )
 from seatrial.folders import make_folders, open_judged
-from seatrial.start import owner_of_new_files
+from seatrial.start import open_again, owner_of_new_files
 from seatrial.training.folder_lock import lock_folder
 from seatrial.training.plain_content import MOST_BYTES, in_words, load_plain, shown
 from seatrial.training.plain_pickle import RefusedContentError
@@ -308,18 +308,29 @@ class CheckpointFolder:
             file.flush()
             os.fsync(file.fileno())
             digest = writer.digest.hexdigest()
-        with open_to_read(temporary) as file:
-            if hasattr(os, "posix_fadvise"):  # read the disk, not the page cache
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            if _digest(file) != digest:
-                raise SeatrialError(
-                    f"the checkpoint of step {step} read back from {self.folder} differs from what was written; it was "
-                    "deleted. The disk or the memory of this host is faulty."
-                )
+            self._read_back(file.fileno(), file.tell(), digest, step)
+            with open_to_read(temporary) as named:
+                is_same = os.path.samestat(os.fstat(file.fileno()), os.fstat(named.fileno()))
+            if not is_same or _is_link(temporary):
+                raise OSError(errno.ESTALE, "somebody else has put another file in the place of the one that it wrote")
         name = f"step-{step:012d}.{digest}.pt"
         # An older file of this name had the same content, or is damaged.
         rename_durably(temporary, temporary.with_name(name))
         return name
+
+    def _read_back(self, written: int, size_bytes: int, digest: str, step: int) -> None:
+        """Raise SeatrialError unless a file has this digest: as it was written, whatever has its name by now."""
+        with os.fdopen(open_again(written, os.O_RDONLY), "rb") as file:
+            if hasattr(os, "posix_fadvise"):  # read the disk, not the page cache
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if _digest(file, _as_ours(size_bytes, MOST_BYTES)) == digest:
+                return
+            others_may_write = bool(os.fstat(file.fileno()).st_mode & 0o022)
+        another = "Another user who may write to it has changed it, or the" if others_may_write else "The"
+        raise SeatrialError(
+            f"the checkpoint of step {step} read back from {self.folder} differs from what was written; it was deleted."
+            f" {another} disk or the memory of this host is faulty."
+        )
 
     def _names(self) -> list[tuple[int, str]]:
         """Return step and name of all files with the name of a checkpoint, newest step first."""
@@ -429,12 +440,12 @@ class _HashingWriter:
         """Do nothing: the file is flushed once, at the end."""
 
 
-def _digest(file: IO[bytes]) -> str:
-    """Return the SHA-256 of a whole file, in hex. Raises OSError for one that is too large."""
-    _size_bytes(file, MOST_BYTES)
-    total = hashlib.sha256()
-    while block := file.read(_BLOCK_BYTES):
+def _digest(file: IO[bytes], size_bytes: int) -> str:
+    """Return the SHA-256 of a file that has this size, in hex, and of one byte more where it has become larger."""
+    total, left = hashlib.sha256(), size_bytes + 1
+    while left and (block := file.read(min(_BLOCK_BYTES, left))):
         total.update(block)
+        left -= len(block)
     return total.hexdigest()
 
 
@@ -447,7 +458,10 @@ def _is_link(path: Path) -> bool:
 def _size_bytes(file: IO[bytes], most_bytes: int) -> int:
     """Return the size of a file. Raises OSError for one that is too large to be one of ours: to read a sparse one might
     take days."""
-    size_bytes = os.fstat(file.fileno()).st_size
+    return _as_ours(os.fstat(file.fileno()).st_size, most_bytes)
+
+
+def _as_ours(size_bytes: int, most_bytes: int) -> int:
     if size_bytes > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {in_words(most_bytes)}")
     return size_bytes

@@ -78,7 +78,7 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
         context.phase(f"read the file system of {folder}")
         try:
             token = context.kept[_TOKEN] = tokens.Token(folder, key, context.rank)
-            system = file_system(token.way)
+            system = file_system(token.descriptor)
             context.phase(f"remove leftovers in {folder}")
             removed = tokens.remove_leftovers(token.way, time.time())
             context.phase(f"write the token in {folder}")
@@ -114,7 +114,7 @@ def _view_folder(context: Context, params: Params, token: tokens.Token, key: str
     try:
         visible, foreign = tokens.visible_ranks(token.way, key, token.owner, context.ranks)
         context.phase("read the free space")
-        system = file_system(token.way)
+        system = file_system(token.descriptor)
     except OSError as error:
         _report_error(context, params, token, "find tokens", error)
         return

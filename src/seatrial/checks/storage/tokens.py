@@ -78,9 +78,10 @@ class Token:
     def __init__(self, folder: str, key: str, rank: int) -> None:
         """Open the folder, and leave no token yet. Raises OSError."""
         self.folder = folder
-        fd = open_named_folder(folder)
-        weakref.finalize(self, os.close, fd)
-        self.way = f"/proc/self/fd/{fd}"
+        self.descriptor = open_named_folder(folder)
+        """The folder."""
+        weakref.finalize(self, os.close, self.descriptor)
+        self.way = f"/proc/self/fd/{self.descriptor}"
         """The path of the open folder, in this process."""
         self.owner = -1
         """The user as whom a file server shows this one, by the token as it was created."""
