@@ -52,6 +52,12 @@ def test_a_wait_that_the_kernel_shows_at_its_end_counts_once() -> None:
     assert _held_s(*together) == pytest.approx(5.0)
 
 
+def test_a_thread_waits_no_longer_than_the_time_since_it_was_seen() -> None:
+    """Of many threads some are first seen when others have ended."""
+    late = [_reading(0, {"1": 0.0}, cores=64), _reading(1, {"1": 0.0, "2": 3600.0}, cores=64)]
+    assert _held_s(*late) == pytest.approx(1.0)
+
+
 def test_threads_of_a_rank_that_spin_on_its_core_are_no_others() -> None:
     """A link carries nothing, and the threads that ask for its message take the core from one another."""
     spinning = [_reading(at_s, {"1": 0.5 * at_s, "2": 0.5 * at_s}, cpu_s=at_s) for at_s in range(11)]

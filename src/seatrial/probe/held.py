@@ -80,6 +80,7 @@ def _by_others(waited_s: float, then: Reading, now: Reading) -> float:
     Neither its own process did, which cannot have used more cores than there are, nor the quota of a control group,
     which is how the host is set up: the kernel counts that as a wait, too.
     """
-    unused_s = now.cores * (now.at_s - then.at_s) - (now.cpu_s - then.cpu_s)
+    elapsed_s = now.at_s - then.at_s
+    unused_s = now.cores * elapsed_s - (now.cpu_s - then.cpu_s)
     stopped = most_stopped(then.quotas, now.quotas)
-    return min(waited_s, unused_s) - (stopped.stopped_s if stopped is not None else 0.0)
+    return min(waited_s, elapsed_s, unused_s) - (stopped.stopped_s if stopped is not None else 0.0)
