@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 from seatrial.evidence.findings import Limit
 from seatrial.evidence.fleets import compare_rates, judge_fleets
 from seatrial.evidence.measurement import Measurement
-from seatrial.evidence.statistics import (
-    FleetRates,
-    host_median,
-    judge_fleet,
-    median,
-    minority,
-    reference_ranks,
-)
+from seatrial.evidence.rates import FleetRates, RateOutcome
+from seatrial.evidence.statistics import host_median, judge_fleet, median, minority, reference_ranks
 
 Better = Literal["high", "low"]
 DEVICE_TYPES = st.sampled_from(["cpu", "cuda"])
@@ -297,7 +291,7 @@ def test_uneven_hosts_whose_ranks_share_cores_acquit_nobody() -> None:
     values, hosts = on_hosts(*speeds)
     readings = readings_of([*values.values()], dict.fromkeys(values, 100.0) | {0: 40.0})
     [seen] = compare_rates(readings, limits=(), device_type="cpu", hosts=hosts, share_cores=True)
-    assert seen.outcome(0).state in ("slow", "incomparable")
+    assert outcome(seen, 0).state in ("slow", "incomparable")
 
 
 SCATTERED = ([5.0, 5, 45, 45], [22.3, 22.3, 27.7, 27.7], [5.0] * 4, [24.0] * 4, [1.0, 2, 3, 4], [45.0] * 8, [5.0] * 8)
@@ -437,6 +431,11 @@ def rates(first: list[float], again: dict[int, float] | None = None, limits: tup
     return compared
 
 
+def outcome(compared: FleetRates, rank: int, starved: dict[int, float] | None = None) -> RateOutcome:
+    """What one of the rates comes to."""
+    return dict(compared.outcomes(starved))[rank]
+
+
 def test_suspects_are_the_slow_ones_and_three_typical_ones() -> None:
     assert rates([100, 101, 99, 104, 60]).suspects() == (0, 1, 2, 4)
     assert rates([100, 101, 99, 104, 98]).suspects() == ()
@@ -448,38 +447,38 @@ def test_a_fixed_limit_needs_no_reference_rank() -> None:
     limit = Limit(value=100, unit="TFLOP/s", origin="user")
     alone = rates([99], limits=(limit,))
     assert alone.suspects() == (0,)
-    assert alone.outcome(0).state == "unrepeated"
-    assert rates([99], {0: 99}, limits=(limit,)).outcome(0).state == "slow"
-    assert rates([99], {0: 100}, limits=(limit,)).outcome(0).state == "recovered"
+    assert outcome(alone, 0).state == "unrepeated"
+    assert outcome(rates([99], {0: 99}, limits=(limit,)), 0).state == "slow"
+    assert outcome(rates([99], {0: 100}, limits=(limit,)), 0).state == "recovered"
 
 
 def test_a_repeat_is_slow_or_has_recovered() -> None:
     first = [100.0, 100, 100, 100, 60]
-    assert rates(first).outcome(4).state == "unrepeated"
-    assert rates(first, {4: 60}).outcome(4).state == "unrepeated", "the reference rank was not measured again"
-    assert rates(first, {0: 100, 4: 60}).outcome(4).state == "slow"
-    assert rates(first, {0: 100, 4: 96}).outcome(4).state == "recovered"
-    assert rates(first, {0: 100, 4: 96}).outcome(0).state == "passed"
+    assert outcome(rates(first), 4).state == "unrepeated"
+    assert outcome(rates(first, {4: 60}), 4).state == "unrepeated", "the reference rank was not measured again"
+    assert outcome(rates(first, {0: 100, 4: 60}), 4).state == "slow"
+    assert outcome(rates(first, {0: 100, 4: 96}), 4).state == "recovered"
+    assert outcome(rates(first, {0: 100, 4: 96}), 0).state == "passed"
 
 
 def test_the_limit_of_a_repeat_scales_with_the_reference() -> None:
     first = [100.0, 100, 100, 100, 60]
-    faster = rates(first, {0: 200, 4: 120}).outcome(4)
+    faster = outcome(rates(first, {0: 200, 4: 120}), 4)
     assert faster.state == "slow"
     assert faster.limit is not None
     assert faster.limit.value == pytest.approx(190)
-    assert rates(first, {0: 96, 1: 96, 2: 96, 4: 92}).outcome(4).state == "recovered", "the machine is hotter"
-    assert rates(first, {0: 96, 4: 92}).outcome(4).state == "incomparable", "or one rank is disturbed"
+    assert outcome(rates(first, {0: 96, 1: 96, 2: 96, 4: 92}), 4).state == "recovered", "the machine is hotter"
+    assert outcome(rates(first, {0: 96, 4: 92}), 4).state == "incomparable", "or one rank is disturbed"
 
 
 def test_a_reference_that_is_slower_alone_acquits_nobody() -> None:
     for first, slow in (([400.0, 400, 400, 200], 3), ([400.0, 200], 1), ([400.0, 390, 200], 2)):
-        alone = rates(first, {0: 100, slow: 200}).outcome(slow)
+        alone = outcome(rates(first, {0: 100, slow: 200}), slow)
         assert alone.state == "incomparable"
         assert "rank 0: 400 TFLOP/s with all ranks, 100 TFLOP/s alone" in alone.evidence[2]
-        assert rates(first, {0: 100, slow: 70}).outcome(slow).state == "slow", "even beside the disturbed one"
-        assert rates(first, {0: 100, slow: 400}).outcome(slow).state == "incomparable", "all may be faster alone"
-    lone = rates([400.0, 400, 400, 200], {0: 800, 1: 400, 2: 400, 3: 400}).outcome(3, {1: 0.5, 2: 0.4})
+        assert outcome(rates(first, {0: 100, slow: 70}), slow).state == "slow", "even beside the disturbed one"
+        assert outcome(rates(first, {0: 100, slow: 400}), slow).state == "incomparable", "all may be faster alone"
+    lone = outcome(rates([400.0, 400, 400, 200], {0: 800, 1: 400, 2: 400, 3: 400}), 3, {1: 0.5, 2: 0.4})
     assert lone.state == "incomparable", "the two without CPU time may be twice as fast, too"
 
 
@@ -488,28 +487,26 @@ def test_one_reference_of_three_decides_nothing(lie: float) -> None:
     first = [400.0, 400, 400, 200]
     for liar in range(3):
         again = dict.fromkeys(range(3), 400.0) | {liar: lie}
-        assert rates(first, again | {3: 200.0}).outcome(3).state == "slow"
-        assert rates(first, again | {3: 400.0}).outcome(3).state == "recovered"
+        assert outcome(rates(first, again | {3: 200.0}), 3).state == "slow"
+        assert outcome(rates(first, again | {3: 400.0}), 3).state == "recovered"
 
 
 def test_two_references_that_contradict_one_another_decide_nothing() -> None:
     first = [400.0, 400, 200]
-    assert rates(first, {0: 400, 1: 4000, 2: 400}).outcome(2).state == "incomparable"
-    assert rates(first, {0: 400, 1: 4000, 2: 200}).outcome(2).state == "slow"
+    assert outcome(rates(first, {0: 400, 1: 4000, 2: 400}), 2).state == "incomparable"
+    assert outcome(rates(first, {0: 400, 1: 4000, 2: 200}), 2).state == "slow"
 
 
 def test_a_starved_reference_proves_nobody_slow() -> None:
     first = [400.0, 200]
-    assert rates(first, {0: 400, 1: 200}).outcome(1, starved={0: 0.5}).state == "incomparable"
-    assert rates(first, {0: 400, 1: 400}).outcome(1, starved={0: 0.5}).state == "incomparable", (
-        "it may be twice as fast"
-    )
-    assert rates(first, {0: 200, 1: 400}).outcome(1, starved={0: 0.5}).state == "recovered"
-    assert rates(first, {0: 400, 1: 400}).outcome(1, starved={0: 0.0}).state == "incomparable"
+    assert outcome(rates(first, {0: 400, 1: 200}), 1, starved={0: 0.5}).state == "incomparable"
+    assert outcome(rates(first, {0: 400, 1: 400}), 1, {0: 0.5}).state == "incomparable", "it may be twice as fast"
+    assert outcome(rates(first, {0: 200, 1: 400}), 1, starved={0: 0.5}).state == "recovered"
+    assert outcome(rates(first, {0: 400, 1: 400}), 1, starved={0: 0.0}).state == "incomparable"
     user = Limit(value=300, unit="TFLOP/s", origin="user")
-    assert rates(first, {0: 800, 1: 200}, (user,)).outcome(1, {0: 0.5}).state == "slow", "the user's limit decides"
+    assert outcome(rates(first, {0: 800, 1: 200}, (user,)), 1, {0: 0.5}).state == "slow", "the user's limit decides"
     many = rates([400.0, 400, 400, 400, 200], {0: 100, 1: 400, 2: 400, 3: 400, 4: 200})
-    assert many.outcome(4, {0: 0.5}).state == "slow", "the next typical rank takes its place"
+    assert outcome(many, 4, {0: 0.5}).state == "slow", "the next typical rank takes its place"
 
 
 def test_the_references_are_of_different_hosts() -> None:
@@ -535,8 +532,8 @@ def test_an_impossible_rate_is_compared_with_nothing(stage: str) -> None:
     first, again = ([400.0, 1e9], {}) if stage == "measure" else ([400.0, 200.0], {0: 1e9, 1: 200.0})
     [seen] = compare_rates(readings_of(first, again), limits=(), device_type="cuda", ceiling=ceiling)
     assert [(each.value, each.stage) for each in seen.impossible] == [(1e9, stage)]
-    assert seen.outcome(0).state == ("unjudged" if stage == "measure" else "passed")
-    assert stage == "measure" or seen.outcome(1).state == "unrepeated"
+    assert outcome(seen, 0).state == ("unjudged" if stage == "measure" else "passed")
+    assert stage == "measure" or outcome(seen, 1).state == "unrepeated"
 
 
 def test_the_best_of_a_few_is_no_standard_beyond_its_model() -> None:

@@ -22,6 +22,7 @@ from seatrial.checks import registry
 from seatrial.evidence.evidence import Evidence
 
 _MANY = 8_000
+_SLOW_ALONE = {rank: 2.0 if rank % 2 else 20.0 for rank in range(_MANY)}
 _ALL_ALONE = dict.fromkeys(range(_MANY), 0.5)
 
 
@@ -57,6 +58,17 @@ def _wrong() -> Evidence:
     return replace(evidence, measurements=tuple(measurements))
 
 
+def _views() -> Evidence:
+    """Each rank sees those before it: one range each, and together a square of ranks."""
+    return stored([[1.0]] * _MANY, views={rank: [[0, rank]] for rank in range(_MANY)})
+
+
+def _slow_again() -> Evidence:
+    """A third of the ranks is slow with all ranks and alone, and each other one measured again, too."""
+    slow = dict.fromkeys(range(0, _MANY, 3), 0.05)
+    return trained(_MANY, compute_s=slow, alone_s=dict.fromkeys(range(_MANY), 0.01) | slow)
+
+
 _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
     "training, models": ("training", SMOKE, lambda: _each_its_device(trained(_MANY))),
     "training, slow": ("training", SMOKE, _slow),
@@ -86,6 +98,10 @@ _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
         lambda: stored([[1.0]] * _MANY, kinds={node: f"kind {node}" for node in range(_MANY)}),
     ),
     "storage, wrong": ("storage", NAMED, _wrong),
+    "storage, views": ("storage", replace(NAMED, shared="yes"), _views),
+    "storage, views of own folders": ("storage", replace(NAMED, shared="no"), _views),
+    "training, slow again": ("training", SMOKE, _slow_again),
+    "memory, slow again": ("memory", ONE, lambda: copied([20.0, 2.0] * (_MANY // 2), _SLOW_ALONE, shares={})),
 }
 
 

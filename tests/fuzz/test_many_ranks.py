@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from checks.test_facts_lack_fields import _SCENES as ONE_OF_EACH_FACT
+from checks.test_storage_judge import fleet as storage_fleet
 from event_streams import Stream
 from fake_checks import a_plan, fake_load
 from fuzz.harness import watched
+from report.check_scenes import trial_of
 
+from seatrial.checks.diagnostics.history import histories
 from seatrial.judge.conclude import conclude
 from seatrial.plan.model import Plan
 from seatrial.protocol.events import Source
@@ -88,6 +93,29 @@ def test_lines_about_ranks_that_wait_stand_in_few_findings() -> None:
     findings = conclude(stream.events, load=fake_load).findings
     assert len(findings) > 300
     assert sum(len(line) for finding in findings for line in finding.evidence) < 200_000
+
+
+def test_few_findings_list_all_ranks_of_a_node() -> None:
+    """Each rank of one node has read something else back than it wrote, and each finding listed all of them."""
+    num = 300
+    evidence = storage_fleet([[1.0] * num], own=(0,))
+    wrong = tuple(replace(each, value=1) if each.name == "wrong_bytes" else each for each in evidence.measurements)
+    settings = {"folder": "/ckpt", "shared": "no"}
+    stream = trial_of("storage", replace(evidence, measurements=wrong), num, ("gpu-0",), **settings)
+    findings = [each for each in conclude(stream.events).findings if each.check == "storage"]
+    assert len(findings) >= num
+    assert {each.culprit.name for each in findings} == {"node gpu-0"}
+    assert len(findings[0].culprit.ranks) == num
+    assert sum(len(each.culprit.ranks) for each in findings) < 70 * num
+
+
+def test_a_machine_has_no_more_agents_than_devices() -> None:
+    """Each agent of one name is compared with all ranks of that name."""
+    (fact, *_), num = ONE_OF_EACH_FACT["diagnostics"]().evidence.facts, 200
+    facts = tuple(replace(fact, node_rank=node) for node in range(num))
+    found, unread = histories(facts, {}, dict.fromkeys(range(num), "gpu-0"))
+    assert found
+    assert len(unread) == num - 128
 
 
 def test_the_origin_of_a_setting_is_a_short_text() -> None:

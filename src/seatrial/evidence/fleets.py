@@ -10,11 +10,11 @@ from functools import partial
 
 from seatrial.evidence.findings import Limit
 from seatrial.evidence.measurement import Measurement
+from seatrial.evidence.rates import FleetRates
 from seatrial.evidence.statistics import (
     CONTESTED_EFFECT,
     FEW,
     MOST_CONTESTING,
-    FleetRates,
     FleetRuling,
     fleet_effect,
     is_measured,

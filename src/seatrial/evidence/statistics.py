@@ -9,15 +9,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate, count
 from typing import Literal
-
-from seatrial.evidence.findings import Limit
-from seatrial.evidence.measurement import Measurement
-from seatrial.util.text import format_number
 
 FEW = 3
 """Up to this many values a median is useless: of two values each is always exactly one MAD away."""
@@ -82,170 +78,6 @@ class Contest:
     host: str
     limit: float
     """The value that it had to reach without that host."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateOutcome:
-    """The result of judging the rate of one rank."""
-
-    state: Literal["unjudged", "passed", "unrepeated", "incomparable", "recovered", "slow"]
-    """``unjudged``: no limit. ``unrepeated``: missed a limit and was not measured again. ``incomparable``: was, but the
-    ranks to compare with were disturbed or contradict one another. ``recovered``: slow only while all ranks worked.
-    ``slow``: slow again when alone."""
-    measurement: Measurement
-    """The measurement that decided: the repeat where there is one."""
-    first: Measurement | None = None
-    """The measurement while all ranks worked, where the repeat decided."""
-    first_limit: Limit | None = None
-    """The tightest limit of ``first``."""
-    limit: Limit | None = None
-    """The tightest limit of ``measurement``."""
-    evidence: tuple[str, ...] = ()
-    """Lines for the finding."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetRates:
-    """The rates of devices that may be compared."""
-
-    first: Mapping[int, Measurement]
-    """By rank, measured while all ranks worked."""
-    again: Mapping[int, Measurement]
-    """By rank, from the stage ``repeat``: each rank alone, with all others idle."""
-    limits: tuple[Limit, ...]
-    """The limits besides that of the fleet: from the user, from the device model."""
-    fleet: FleetRuling
-    references: tuple[int, ...]
-    """The ranks with which an outlier may be compared when alone (``reference_ranks``), the most typical first."""
-    undoubted: tuple[int, ...]
-    """The same for a rank that would be slow if others were believed: without those that would be slow, too."""
-    effect: float
-    """The share of a speed below which two speeds count as equal."""
-    ceiling: Limit | None = None
-    """The speed that no device reaches."""
-    impossible: tuple[Measurement, ...] = ()
-    """The measurements above ``ceiling``: they are damage, and compared with nothing."""
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that this comparison judges, ascending; ``first`` may have more, to compare them with."""
-        return self.fleet.ranks
-
-    @property
-    def apart(self) -> Mapping[int, float]:
-        """Return the ranks that are not comparable with the others, unless the user set a limit."""
-        return {} if any(limit.origin.startswith("user") for limit in self.limits) else self.fleet.apart
-
-    @property
-    def reference(self) -> int | None:
-        """The most typical rank; None without a measured rank."""
-        return next(iter(self.references), None)
-
-    @property
-    def contested(self) -> Mapping[int, Contest]:
-        """Return the ranks that one other host keeps from being outliers, unless the user set a limit."""
-        is_limited = any(limit.origin.startswith("user") for limit in self.limits)
-        return {} if is_limited else self.fleet.contested
-
-    def slow(self) -> tuple[int, ...]:
-        """Return the ranks that missed a limit, ascending."""
-        return tuple(rank for rank in self.ranks if self.outcome(rank).state not in ("unjudged", "passed"))
-
-    def doubted(self) -> dict[int, float]:
-        """Return the ranks that would be slow if others were believed, each with the limit that it missed then."""
-        return {rank: contest.limit for rank, contest in self.contested.items()} | {**self.apart}
-
-    def suspects(self) -> tuple[int, ...]:
-        """Return all these ranks, and where the fleet set their limit, the references; ascending."""
-        slow, doubted = {*self.slow()}, self.doubted()
-        references = {*self.references[:NUM_REFERENCES]} if slow & {*self.fleet.outliers} else set[int]()
-        references |= {*self.undoubted[:NUM_REFERENCES]} if doubted else set()
-        return tuple(sorted(slow | {*doubted} | references))
-
-    def is_fast_alone(self, rank: int, limit: float, starved: Mapping[int, float]) -> bool:
-        """Return whether a rank that missed a limit of the fleet reaches it alone, moved as the references did.
-
-        What ranks share, such as a memory bus or a file server, makes each of them faster alone, a slow one too.
-        ``starved``: as for ``outcome``.
-        """
-        drifts = self._drifts(self.undoubted, starved)
-        return rank in self.again and drifts is not None and self.again[rank].value >= limit * drifts[1]
-
-    def _drifts(self, references: Sequence[int], starved: Mapping[int, float]) -> tuple[float, float] | None:
-        compared = [rank for rank in references if rank in self.again]
-        return believable_drifts(
-            {rank: self.first[rank].value for rank in compared},
-            {rank: self.again[rank].value for rank in compared},
-            starved=starved,
-            typical=self.fleet.reference,
-            effect=self.effect,
-            fleet=self.fleet,
-        )
-
-    def outcome(
-        self, rank: int, starved: Mapping[int, float] | None = None, named: Callable[[int], str] = "rank {}".format
-    ) -> RateOutcome:
-        """Compare a rank with the tightest limit, and if it misses that, compare its repeat.
-
-        In the repeat the limit of the fleet moves as the speeds of the references did: alone on a quiet machine every
-        rank is faster.
-
-        Args:
-            rank: The rank.
-            starved: By rank, the share of CPU time of those that lacked it in their repeat: they prove nobody slow.
-            named: Names a reference.
-        """
-        starved = starved or {}
-        first = self.first[rank]
-        limit = self._tightest(1.0)
-        if limit is None:
-            return RateOutcome(state="unjudged", measurement=first)
-        if first.value >= limit.value:
-            return RateOutcome(state="passed", measurement=first, limit=limit)
-        first_limit = limit
-        lines = [f"with all ranks: {_rate(first)}, limit {_limit(limit)}"]
-        missed = RateOutcome(state="unrepeated", measurement=first, limit=limit, evidence=tuple(lines))
-        if rank not in self.again:
-            return missed
-        again, own = self.again[rank], self._tightest(None)
-        loose = strict = own
-        if rank in self.fleet.outliers:
-            compared = [other for other in self.references if other in self.again]
-            for other in compared[:NUM_REFERENCES]:
-                lack = ", without the CPU time it could use" if other in starved else ""
-                before = f"{_rate(self.first[other])} with all ranks"
-                lines.append(f"for comparison, {named(other)}: {before}, {_rate(self.again[other])} alone{lack}")
-            drifts = self._drifts(self.references, starved)
-            if drifts is not None:
-                loose, strict = (self._tightest(drift) for drift in drifts)
-            elif own is None or again.value >= own.value:
-                return missed
-        # A rank that is no outlier of the fleet missed one of the other limits, so there is one.
-        assert loose is not None and strict is not None
-        state: Literal["incomparable", "recovered", "slow"] = "incomparable"
-        limit = strict if math.isfinite(strict.value) else loose
-        if again.value < loose.value:
-            state, limit = "slow", loose
-        elif again.value >= strict.value:
-            state = "recovered"
-        if limit.origin != first_limit.origin:
-            lines[0] += f" ({first_limit.origin})"
-        lines.insert(1, f"alone: {_rate(again)}, limit {_limit(limit)}")
-        return RateOutcome(
-            state=state,
-            measurement=again,
-            first=first,
-            first_limit=first_limit,
-            limit=limit,
-            evidence=tuple(lines),
-        )
-
-    def _tightest(self, drift: float | None) -> Limit | None:
-        limits = list(self.limits)
-        if drift is not None and self.fleet.limit is not None:
-            unit = next(iter(self.first.values())).unit
-            limits.append(Limit(value=self.fleet.limit * drift, unit=unit, origin=f"fleet, {self.fleet.method}"))
-        return max(limits, key=lambda limit: limit.value, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -579,11 +411,3 @@ def _count_by_host(votes: Mapping[int, Fraction]) -> bool:
 def is_measured(value: float) -> bool:
     """Return whether a rate or a time can be compared."""
     return math.isfinite(value) and value > 0
-
-
-def _limit(limit: Limit) -> str:
-    return f"{format_number(limit.value)} {limit.unit}"
-
-
-def _rate(measurement: Measurement) -> str:
-    return f"{measurement.value:.3g} {measurement.unit}"

@@ -25,6 +25,9 @@ Answer = TypeVar("Answer")
 
 _CONNECTING = ("network", "links", "bootstrap")
 """The checks in which ranks or nodes connect to one another for the first time."""
+_MOST_TIMES = 64
+"""How often the findings of a check may list all ranks and nodes of a trial."""
+_FEW_PLACES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,7 @@ def conclude(messages: Iterable[Mapping[str, Any]], *, damaged: int = 0, load: L
     rulings, failures = _rulings(trial, load or registry.load)
     if trial.missing:
         rulings = {name: _without_comparisons(ruling) for name, ruling in rulings.items()}
+    rulings = {name: _in_few_words(trial, ruling) for name, ruling in rulings.items()}
     rulings, observed = with_device_activity(trial, rulings), observe(trial)
     if any(note.untrusted for note in trial.notes):
         rulings = {
@@ -236,6 +240,22 @@ def _without_repairs(trial: Trial, findings: tuple[Finding, ...]) -> tuple[Findi
     if not trial.job.get("planted"):
         return findings
     return tuple(replace(finding, action="") if finding.severity == "fail" else finding for finding in findings)
+
+
+def _in_few_words(trial: Trial, ruling: Ruling) -> Ruling:
+    """Return the ruling; where very many findings are about the same ranks, the later ones say only whose name it is.
+
+    A node of thousands of ranks with a finding about each of them would be listed thousands of times.
+    """
+    left = _MOST_TIMES * (len(trial.ranks) + len(trial.nodes))
+    findings = list[Finding]()
+    for finding in ruling.findings:
+        culprit = finding.culprit
+        left -= len(culprit.ranks) + len(culprit.nodes)
+        if left < 0 and len(culprit.ranks) + len(culprit.nodes) > _FEW_PLACES:
+            finding = replace(finding, culprit=replace(culprit, ranks=(), nodes=culprit.nodes[:_FEW_PLACES]))
+        findings.append(finding)
+    return replace(ruling, findings=tuple(findings))
 
 
 def _without_comparisons(ruling: Ruling) -> Ruling:

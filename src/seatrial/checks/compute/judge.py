@@ -20,7 +20,7 @@ from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Limit, Ruling
 from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Fact, Measurement
-from seatrial.evidence.statistics import FleetRates
+from seatrial.evidence.rates import FleetRates
 from seatrial.util.text import and_list
 
 _WRONG = ExactFields(variants=(*EXACT_UP_TO, CONVOLUTION), variant_key="dtype", count_key="count")

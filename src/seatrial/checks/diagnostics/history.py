@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -72,10 +73,11 @@ def histories(
     for fact in facts:
         if fact.node_rank is not None and fact.check == NAME and fact.name in (BEFORE, AFTER, WINDOW):
             facts_of.setdefault(fact.node_rank, []).append(fact)
-    records_of: dict[str, list[RankRecord]] = {}
+    records_of, agents_of = defaultdict[str, list[RankRecord]](list), defaultdict[str, set[int]](set)
     for record in ranks.values():
-        records_of.setdefault(record.node, []).append(record)
-    found, unread = list[NodeHistory](), dict[int, str]()
+        records_of[record.node].append(record)
+        agents_of[record.node].add(record.node_rank)
+    found, unread, agents = list[NodeHistory](), dict[int, str](), Counter[str]()
     for node_rank, own in sorted(facts_of.items()):
         try:
             states = {
@@ -96,10 +98,14 @@ def histories(
             continue
         before, after = states[BEFORE], states.get(AFTER)
         node = nodes.get(node_rank, f"node {node_rank}")
+        agents[node] += bool(before.devices)
+        if agents[node] > _MOST_DEVICES:
+            unread[node_rank] = f"agents of {a_node(node)}: more than {_MOST_DEVICES}, the most devices of a machine"
+            continue
         records = records_of.get(node, [])
         users, unwatched = _users(before, records, node_rank)
         visible = before.visible
-        if visible is None or any(record.node_rank != node_rank for record in records):
+        if visible is None or agents_of.get(node, {node_rank}) != {node_rank}:
             # Another agent may have another variable.
             visible = tuple(device.uuid for device in before.devices)
         found.append(
@@ -155,20 +161,18 @@ def _users(state: NodeState, ranks: list[RankRecord], node_rank: int) -> tuple[d
 
     Nobody where the device of a rank is not known, or is none of those that its agent sees.
     """
+    if not state.devices:
+        return {}, ()
     users, unwatched, is_complete = dict[str, int](), list[int](), True
+    # Of two devices the first one counts.
+    by_uuid = {device.uuid.removeprefix("GPU-"): number for number, device in reversed([*enumerate(state.devices)])}
+    by_bus = {device.bus: number for number, device in reversed([*enumerate(state.devices)]) if device.bus}
     for record in ranks:
         identity = record.device_id.removeprefix("GPU-")
-        uuid = next(
-            (
-                device.uuid
-                for device in state.devices
-                if identity
-                and (device.uuid.removeprefix("GPU-") == identity or (device.bus and device.bus == short_bus(identity)))
-            ),
-            None,
-        )
-        if uuid is not None:
-            users[uuid] = record.rank
+        known = (by_uuid.get(identity), by_bus.get(short_bus(identity))) if identity else ()
+        number = min((number for number in known if number is not None), default=None)
+        if number is not None:
+            users[state.devices[number].uuid] = record.rank
             continue
         # Another agent may see other devices.
         is_complete = is_complete and bool(identity) and record.node_rank != node_rank

@@ -67,23 +67,16 @@ def _judge_readable(
     ]
     # Without the last state nobody knows what rose: that node may have had any fault.
     unread = [*silent, *(each.node for each in nodes if not each.before.devices or each.after is None)]
+    named = {*unread}
+    read = [history for history in nodes if history.node not in named]
     unread += [
         f"GPU {device.index} of {a_node(history.node)}"
-        for history in nodes
+        for history in read
         for device in history.before.devices
-        if history.node not in unread and device.uuid in history.used and is_unread(history, device)
+        if device.uuid in history.used and is_unread(history, device)
     ]
-    unread += [
-        f"the device of rank {rank} on {a_node(history.node)}"
-        for history in nodes
-        for rank in history.unwatched
-        if history.node not in unread
-    ]
-    unread += [
-        f"the NVLinks of {a_node(history.node)}"
-        for history in nodes
-        if history.node not in unread and _no_longer_connected(history)
-    ]
+    unread += [f"the device of rank {rank} on {a_node(history.node)}" for history in read for rank in history.unwatched]
+    unread += [f"the NVLinks of {a_node(history.node)}" for history in read if _no_longer_connected(history)]
     state = Ruling(
         findings=(*findings, *_not_checked(nodes)),
         absent=tuple(what for history in nodes if (what := too_many_events(history))),

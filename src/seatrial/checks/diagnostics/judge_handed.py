@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory
 from seatrial.devices.handed import HandedFile, HandedResult
@@ -16,6 +16,7 @@ from seatrial.evidence.findings import NOBODY, Culprit, Finding
 from seatrial.evidence.measurement import HANDED
 from seatrial.util.text import as_name
 
+Device: TypeAlias = tuple[NodeHistory, DeviceState]
 Place = TypeVar("Place", str, int)
 _SHOWN = 3
 _LOOPBACK = ("127.", "::1", "localhost")
@@ -30,9 +31,9 @@ class Handed:
     """Why it counts for nothing, as a clause; empty: it counts."""
     has_disputed_name: bool = False
     """Whether it counts for nothing because several hosts give themselves the name by which it was handed over."""
-    devices: Mapping[int, tuple[NodeHistory, DeviceState]] = field(default_factory=dict)
+    devices: Mapping[int, Device] = field(default_factory=dict)
     """Number of a device in the file -> that device of this trial."""
-    disputed: Mapping[int, tuple[tuple[NodeHistory, DeviceState], ...]] = field(default_factory=dict)
+    disputed: Mapping[int, tuple[Device, ...]] = field(default_factory=dict)
     """Number of a device in the file -> a device of each host that says it has its serial number."""
     nodes: Mapping[str, str] = field(default_factory=dict)
     """Machine as the file names it -> the node; "": all of the file is about that node."""
@@ -49,7 +50,8 @@ def handed_files(evidence: Evidence, histories: Iterable[NodeHistory]) -> tuple[
                 name = fact.value.get("name") if isinstance(fact.value, Mapping) else None
                 which = as_name(name) if name and isinstance(name, str) else "a file"
                 damaged[f"what {which} says, which was handed over ({error})"] = None
-    placed = (_placed(file, evidence, nodes) for file in sorted(files, key=lambda file: (file.name, file.key())))
+    trial = _known(evidence, nodes)
+    placed = (_placed(file, trial) for file in sorted(files, key=lambda file: (file.name, file.key())))
     return tuple(placed), tuple(damaged)
 
 
@@ -126,11 +128,60 @@ def _lines(file: HandedFile) -> tuple[str, ...]:
     return tuple(said[:10])
 
 
-def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, ...]) -> Handed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """The nodes and devices of a trial as files may name them, made once for any number of files."""
+
+    numbers: Mapping[str, int]
+    """Everything that a node is called -> its number."""
+    disputed: Set[str]
+    """Names that several hosts give themselves."""
+    names: Mapping[int, str]
+    """Number of a node -> its name."""
+    histories: Mapping[str, NodeHistory]
+    """Name of a node -> its devices."""
+    places: Mapping[int, str]
+    """The places of the nodes, as ``Evidence`` has them."""
+    holders: _Holders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holders:
+    """Devices by their serial number, which any number of hosts may say that theirs has."""
+
+    of_hosts: Mapping[str, tuple[Device, ...]]
+    """A device of each host."""
+    at: Mapping[tuple[str, int], Device]
+    """By serial number and number of the device: those of one board may share the former."""
+
+
+def _known(evidence: Evidence, histories: Sequence[NodeHistory]) -> _Known:
+    return _Known(
+        numbers=_known_names(evidence),
+        disputed={*evidence.disputed_names, *_disputed(evidence)},
+        names=evidence.nodes,
+        # Of several agents of one machine one reports its devices.
+        histories={history.node: history for history in reversed(histories)},
+        places=evidence.places_of_nodes,
+        holders=_holders(histories, evidence.places_of_nodes),
+    )
+
+
+def _holders(histories: Iterable[NodeHistory], places: Mapping[int, str]) -> _Holders:
+    of_hosts, at = defaultdict[str, dict[str, Device]](dict), dict[tuple[str, int], Device]()
+    for history in histories:
+        host = history.host(places)
+        for device in history.before.devices:
+            of_hosts[device.serial][host] = (history, device)
+            at.setdefault((device.serial, device.index), (history, device))
+    return _Holders(of_hosts={serial: tuple(devices.values()) for serial, devices in of_hosts.items()}, at=at)
+
+
+def _placed(file: HandedFile, trial: _Known) -> Handed:
     if file.problem:
         return Handed(file=file, unused=file.problem)
-    known, names = _known_names(evidence), evidence.nodes
-    if file.node and file.node not in known and file.node in {*evidence.disputed_names, *_disputed(evidence)}:
+    known, names = trial.numbers, trial.names
+    if file.node and file.node not in known and file.node in trial.disputed:
         why = f"several hosts of this trial call themselves {file.node}; name the node as the report does"
         return Handed(file=file, unused=why, has_disputed_name=True)
     if file.node and file.node not in known:
@@ -138,7 +189,7 @@ def _placed(file: HandedFile, evidence: Evidence, histories: tuple[NodeHistory, 
     node = known.get(file.node)
     if file.gpus:
         name = None if node is None else names.get(node, "")
-        return _placed_devices(file, evidence.places_of_nodes, histories, name)
+        return _placed_devices(file, trial, name)
     if node is not None:
         return Handed(file=file, nodes={"": names.get(node, file.node)})
     if not file.hosts:
@@ -192,28 +243,21 @@ def _only(names: Mapping[str, set[int]]) -> dict[str, int]:
     return {name: min(nodes) for name, nodes in names.items() if len(nodes) == 1}
 
 
-def _placed_devices(
-    file: HandedFile, hosts: Mapping[int, str], histories: tuple[NodeHistory, ...], node: str | None
-) -> Handed:
-    # Of several agents of one machine one reports its devices.
-    own = next((history for history in histories if history.node == node), None)
+def _placed_devices(file: HandedFile, trial: _Known, node: str | None) -> Handed:
+    own = None if node is None else trial.histories.get(node)
     if node is not None and own is None:
         return Handed(file=file, unused=f"the devices of {file.node} are not known to seatrial")
-    by_serial = defaultdict[str, list[tuple[NodeHistory, DeviceState]]](list)
-    for history in histories if own is None else (own,):
-        for holder in history.before.devices:
-            by_serial[holder.serial].append((history, holder))
-    found = dict[int, tuple[NodeHistory, DeviceState]]()
-    disputed = dict[int, tuple[tuple[NodeHistory, DeviceState], ...]]()
+    holders = trial.holders if own is None else _holders((own,), trial.places)
+    found = dict[int, Device]()
+    disputed = dict[int, tuple[Device, ...]]()
     for gpu in file.gpus:
         serial = file.serials.get(str(gpu), "")
         if serial:
-            places = by_serial.get(serial, [])
-            of_hosts = {hosts.get(place[0].node_rank) or place[0].node: place for place in places}
-            if len(of_hosts) > 1:
-                disputed[gpu] = tuple(of_hosts.values())
-            elif places:  # the devices of one board may share its number
-                found[gpu] = next((place for place in places if place[1].index == gpu), places[-1])
+            devices = holders.of_hosts.get(serial, ())
+            if len(devices) > 1:
+                disputed[gpu] = devices
+            elif devices:
+                found[gpu] = holders.at.get((serial, gpu), devices[-1])
         elif own is not None:
             device = next((device for device in own.before.devices if device.index == gpu), None)
             if device is not None and device.vendor == "nvidia":
@@ -242,7 +286,7 @@ def _placed_devices(
     return Handed(file=file, devices=found, disputed=disputed, nodes={"": own.node} if own else _only_node(found))
 
 
-def _only_node(found: Mapping[int, tuple[NodeHistory, DeviceState]]) -> dict[str, str]:
+def _only_node(found: Mapping[int, Device]) -> dict[str, str]:
     nodes = {history.node for history, _ in found.values()}
     return {"": next(iter(nodes))} if len(nodes) == 1 else {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from seatrial.checks.diagnostics.history import NAME, NodeHistory, step_words
 from seatrial.devices import xid
@@ -24,17 +25,23 @@ _FATAL_AMD = ("uncorrectable", "reset begin", "poison")
 def kernel_findings(history: NodeHistory) -> Iterator[Finding]:
     """Yield a finding for each component that the log accuses, with the lines that follow from it as evidence."""
     by_bus = defaultdict[tuple[str, bool], list[tuple[KernelEvent, NodeWindow]]](list)
-    events = _new_events(history)[:_MOST_EVENTS]
-    for event, window in events:
+    following = defaultdict[int | None, list[tuple[int, KernelEvent]]](list)
+    for number, (event, window) in enumerate(_new_events(history)[:_MOST_EVENTS]):
         by_bus[event.bus, _accuses_partner(event)].append((event, window))
+        following[event.follows].append((number, event))
     for (bus, is_partner), entries in by_bus.items():
         graded = [(grade, event, window) for event, window in entries if (grade := _grade(event)) is not None]
         if not graded:
             continue
         grade, event, window = min(graded, key=lambda entry: entry[0])
         codes = {event.code for event, _ in entries if event.kind == "xid"}
-        followers = [event.text for event, _ in events if event.follows in codes and event.bus != bus]
-        lines = [event.text for event, _ in entries][:_SHOWN] + followers[:_SHOWN]
+        # A log may have a line for each device that follows from the same line of each other one.
+        followers = [
+            each
+            for code in codes
+            for each in islice(((number, event.text) for number, event in following[code] if event.bus != bus), _SHOWN)
+        ]
+        lines = [event.text for event, _ in entries[:_SHOWN]] + [text for _, text in sorted(followers)[:_SHOWN]]
         yield _finding(history, bus, event, window, "fail" if grade == 0 else "warn", is_partner, tuple(lines))
 
 

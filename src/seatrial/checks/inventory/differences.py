@@ -17,6 +17,8 @@ from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit
 from seatrial.util.text import as_name
 
+_MOST_KINDS = 8
+"""Kinds that one finding lists: in a record of somebody else there may be as many as ranks, each with a finding."""
 _NO_KIND = "no kind has more than half of the nodes"
 _TWO_ENDS = f"most are within {100 * MEMORY_TOLERANCE:g} % of either end"
 
@@ -30,7 +32,7 @@ class Difference:
     not_separable: str
     """Why none can be named; empty if these are."""
     line: str
-    """All values with their nodes, for the evidence."""
+    """The values with their nodes, for the evidence."""
 
 
 def unlike_requested(
@@ -80,12 +82,21 @@ def unlike_others(about: Property, reports: Reports, values: Mapping[int, Any], 
             f"{_reported(about, value)} on {listed('node', [machine.name for machine in fleet.of(ranks)])}"
             for value, ranks in kinds.items()
         ]
-        line = f"{about.label}: {'; '.join(texts)}"
         if parted.majority is None:
+            line = f"{about.label}: {_few(texts)}"
             yield Difference(property=about, ranks=tuple(sorted(part)), not_separable=why, line=line)
             continue
-        for ranks in parted.odd.values():
+        for number, ranks in enumerate(parted.odd.values()):
+            line = f"{about.label}: {_few(texts, number)}"
             yield Difference(property=about, ranks=ranks, not_separable="", line=line)
+
+
+def _few(texts: Sequence[str], own: int | None = None) -> str:
+    """Return all kinds, or some of very many: ``own`` and the last one, which is that of most, among them."""
+    if len(texts) <= _MOST_KINDS:
+        return "; ".join(texts)
+    some = range(_MOST_KINDS) if own is None else sorted({own, len(texts) - 1, *range(_MOST_KINDS - 2)})
+    return "; ".join([*(texts[number] for number in some), f"and {len(texts) - len(some)} more kinds"])
 
 
 def _reported(about: Property, value: Any) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from seatrial.checks.links.fabrics import BETWEEN_NODES, HEALTHY_PAIRS, Cost, Fabric, ranks_of_hosts
 from seatrial.checks.links.solver import Diagnosis, DirectedLink, Suspect
@@ -32,22 +35,81 @@ _COMPARE_WIRING = "compare with how they are wired (nvidia-smi topo -m): pairs o
 _ONE_MACHINE = "all of these processes are on one machine: see what else uses its cores, and start fewer processes"
 
 
+_Position = tuple[int, int, str, str]
+"""Numbers of two ranks on their host, and their devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """The reports of all ranks, to look up what each of any number of findings needs."""
+
+    host_of: Mapping[int, int]
+    """Rank -> its host."""
+    ranks_of: Mapping[int, tuple[int, ...]]
+    """Host -> its ranks."""
+    inside: Mapping[_Position, Mapping[int, float]]
+    """Link within a host -> host -> its rate there; a host has one vote, and a rank may repeat its own."""
+    ordered: Mapping[_Position, Sequence[float]]
+    """The same rates, ascending."""
+    answered: Set[frozenset[int | None]]
+    """Pairs that answered a ping."""
+    cpu_shares: Mapping[frozenset[int | None], Mapping[int, float]]
+    """Pair -> rank -> the least share of the CPU time that it got."""
+    short_name: Callable[[int], str]
+
+    def position(self, evidence: Evidence, a: int, b: int) -> _Position:
+        """Return where two ranks are on their hosts."""
+        ranks = evidence.ranks
+        one, other = (bisect_left(self.ranks_of[self.host_of[rank]], rank) for rank in (a, b))
+        return one, other, ranks[a].device, ranks[b].device
+
+
+def read_reports(evidence: Evidence) -> Reports:
+    """Return what the ranks reported."""
+    ranks_of = ranks_of_hosts(evidence)
+    cpu_shares = defaultdict[frozenset[int | None], dict[int, float]](dict)
+    reports = Reports(
+        host_of={rank: host for host, ranks in ranks_of.items() for rank in ranks},
+        ranks_of=ranks_of,
+        inside=defaultdict(dict),
+        ordered={},
+        answered={frozenset((one.rank, one.peer)) for one in evidence.measurements if one.name == "latency_us"},
+        cpu_shares=cpu_shares,
+        short_name=short_names(evidence.ranks),
+    )
+    values = defaultdict[tuple[_Position, int], dict[tuple[int, int, str], float]](dict)
+    for entry in evidence.measurements:
+        if entry.rank is None:
+            continue
+        if entry.name == "cpu_share":
+            shares = cpu_shares[frozenset((entry.rank, entry.peer))]
+            shares[entry.rank] = min(entry.value, shares.get(entry.rank, 1.0))
+        host = reports.host_of[entry.rank]
+        if entry.name == "gbps" and entry.peer is not None and reports.host_of[entry.peer] == host:
+            position = reports.position(evidence, entry.rank, entry.peer)
+            values[position, host][entry.rank, entry.peer, entry.stage] = entry.value
+    inside = defaultdict[_Position, dict[int, float]](dict)
+    for (position, host), reported in values.items():
+        rate = median([*reported.values()])
+        inside[position][host] = -math.inf if math.isnan(rate) else rate
+    ordered = {position: sorted(by_host.values()) for position, by_host in inside.items()}
+    return replace(reports, inside=inside, ordered=ordered)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricText:
     """Names the members, links and culprits of one fabric."""
 
     evidence: Evidence
     fabric: Fabric
+    reports: Reports
+    is_one_machine: bool
+    """Whether all members are on one machine: a node that starts as several has one name (judge/host_names.py)."""
 
     def member_name(self, rank: int) -> str:
         """Return the name of one member: its node, or its device if a node has several."""
         seen = self.evidence.ranks[rank]
         return f"node {self._place(rank)}" if self.fabric.name == BETWEEN_NODES else seen.label()
-
-    @property
-    def is_one_machine(self) -> bool:
-        """Whether all members are on one machine: a node that starts as several has one name (judge/host_names.py)."""
-        return len({self.evidence.ranks[rank].node for rank in self.fabric.topology.members}) == 1
 
     def _place(self, rank: int) -> str:
         """Return the node of a rank, with its number where others have the same name."""
@@ -58,7 +120,7 @@ class FabricText:
     def link_name(self, a: int, b: int) -> str:
         """Return the name of the link between two members."""
         # Inside of a node both ends are on it.
-        end = self._end_name(b) if self.fabric.name.startswith(BETWEEN_NODES) else short_names(self.evidence.ranks)(b)
+        end = self._end_name(b) if self.fabric.name.startswith(BETWEEN_NODES) else self.reports.short_name(b)
         return f"link {self._end_name(a)}–{end}"
 
     def _end_name(self, rank: int) -> str:
@@ -75,7 +137,7 @@ class FabricText:
             name = self.member_name(ranks[0])
             if self.fabric.name != BETWEEN_NODES:
                 return Culprit(kind="device", name=name, ranks=ranks, nodes=nodes)
-            ranks = next(each for each in ranks_of_hosts(self.evidence).values() if ranks[0] in each)
+            ranks = self.reports.ranks_of[self.reports.host_of[ranks[0]]]
             return Culprit(kind="node", name=name, ranks=ranks, nodes=nodes)
         name = f"the fabric between {', '.join(nodes[:8])}" if len(nodes) > 1 else f"communication inside {nodes[0]}"
         return Culprit(kind="fabric", name=name, ranks=ranks, nodes=nodes)
@@ -141,14 +203,10 @@ class FabricText:
         errors = [error for link in failed if (error := read_connect_error(link.failed)) is not None and error.address]
         if errors:
             return errors[0].action()
-        answered = {
-            frozenset((measurement.rank, measurement.peer))
-            for measurement in self.evidence.measurements
-            if measurement.name == "latency_us"
-        }
         # A pair is pinged with 8 bytes before its transfers, and large packets are lost each time.
         is_by_size = all(
-            frozenset((link.source, link.target)) in answered and not link.failed_at_times for link in failed
+            frozenset((link.source, link.target)) in self.reports.answered and not link.failed_at_times
+            for link in failed
         )
         return MTU_ACTION if is_by_size else ""
 
@@ -170,38 +228,24 @@ class FabricText:
 
         Where it is clean, the wiring does not explain a slow one.
         """
-        seen = self.evidence.ranks
-        at = {
-            rank: (host, index)
-            for host, ranks in ranks_of_hosts(self.evidence).items()
-            for index, rank in enumerate(ranks)
-        }
-
-        def position(a: int, b: int) -> tuple[object, ...]:
-            return at[a][1], at[b][1], seen[a].device, seen[b].device
-
-        # One value for each report: a rank may repeat its own, and a host has one vote.
-        reports: dict[tuple[int, int, int, str], float] = {}
-        for entry in self.evidence.measurements:
-            if entry.name != "gbps" or entry.rank is None or entry.peer is None:
-                continue
-            host = at[entry.rank][0]
-            is_inside_another = at[link.source][0] != host == at[entry.peer][0]
-            if is_inside_another and position(entry.rank, entry.peer) == position(link.source, link.target):
-                reports[host, entry.rank, entry.peer, entry.stage] = entry.value
-        by_host: dict[int, list[float]] = {}
-        for (host, *_), value in reports.items():
-            by_host.setdefault(host, []).append(value)
-        clean = [limit_gbps is not None and median(values) >= limit_gbps for values in by_host.values()]
-        return sum(clean), len(clean)
+        reports = self.reports
+        position = reports.position(self.evidence, link.source, link.target)
+        if position not in reports.inside:
+            return 0, 0
+        ordered, own = reports.ordered[position], reports.inside[position].get(reports.host_of[link.source])
+        num_others = len(ordered) - (own is not None)
+        if limit_gbps is None:
+            return 0, num_others
+        num_clean = len(ordered) - bisect_left(ordered, limit_gbps)
+        return num_clean - (own is not None and own >= limit_gbps), num_others
 
     def _cpu_shares(self, links: Iterable[DirectedLink]) -> Iterator[str]:
         """Yield the least share of the CPU time that each end of these links got, where that was too little."""
         pairs = {frozenset((link.source, link.target)) for link in links if link.starved}
         least: dict[int, float] = {}
-        for entry in self.evidence.measurements:
-            if entry.name == "cpu_share" and entry.rank is not None and frozenset((entry.rank, entry.peer)) in pairs:
-                least[entry.rank] = min(entry.value, least.get(entry.rank, 1.0))
+        for pair in pairs:
+            for rank, share in self.reports.cpu_shares.get(pair, {}).items():
+                least[rank] = min(share, least.get(rank, 1.0))
         for rank, share in sorted(least.items()):
             if not CPU_SHARE.passes(share):
                 yield f"{self._end_name(rank)} got {share * 100:.0f} % of the CPU time that its threads could use"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from seatrial.checks.links.fabric_text import FabricText
+from seatrial.checks.links.fabric_text import FabricText, read_reports
 from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind, fabrics, ranks_of_hosts
 from seatrial.checks.links.observations import Answers, FabricObservations, observe, read_answers
 from seatrial.checks.links.params import Params
@@ -48,11 +48,12 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     judged: list[Judged] = []
     absent = [*answers.damaged]
     unjudged = [*_machines_of_one_place(evidence)]
-    paired = set[int]()
+    paired, reports = set[int](), read_reports(evidence)
     for fabric in fabrics(evidence, params):
         paired.update(() if fabric.inside else fabric.topology.members)
         observations = observe(answers, fabric)
-        text = FabricText(evidence=evidence, fabric=fabric)
+        is_one_machine = len({evidence.ranks[rank].node for rank in fabric.topology.members}) == 1
+        text = FabricText(evidence=evidence, fabric=fabric, reports=reports, is_one_machine=is_one_machine)
         if wanted_round(observations, fabric, answers) is not None:
             absent.append(f"the last rounds between {fabric.name}")
         for pair in sorted(map(sorted, observations.rates.given_up)):

@@ -20,7 +20,7 @@ from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Finding, Ruling
 from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Fact, Measurement
-from seatrial.evidence.statistics import FleetRates
+from seatrial.evidence.rates import FleetRates
 
 _MUCH_IN_USE = 0.2
 """Share of a device's memory: a context and the libraries take less, even of a small device."""

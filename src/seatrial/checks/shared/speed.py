@@ -13,7 +13,8 @@ from seatrial.devices.specs import highest_memory_peak
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.evidence.measurement import Measurement
-from seatrial.evidence.statistics import NUM_REFERENCES, FleetRates, RateOutcome, fleet_rules
+from seatrial.evidence.rates import FleetRates, RateOutcome
+from seatrial.evidence.statistics import NUM_REFERENCES, fleet_rules
 from seatrial.util.text import and_list, format_number
 
 MIN_CPU_SHARE = 0.8
@@ -108,9 +109,8 @@ def slowest_first(groups: Iterable[FleetRates]) -> tuple[int, ...]:
     doubted: dict[int, float] = {}
     compared, aside = dict[int, None](), dict[int, None]()
     for rates in groups:
-        missed = rates.slow()
-        for rank in missed:
-            outcome = rates.outcome(rank)
+        missed = {rank: outcome for rank, outcome in rates.outcomes() if outcome.state not in ("unjudged", "passed")}
+        for rank, outcome in missed.items():
             if outcome.limit is not None:
                 share = outcome.measurement.value / outcome.limit.value if outcome.limit.value else 1.0
                 slow[rank] = min(share, slow.get(rank, share))
@@ -149,24 +149,24 @@ def judge_speeds(rates: FleetRates, words: SpeedWords, shares: Mapping[int, floa
         assert measurement.rank is not None and rates.ceiling is not None
         yield Ruling(absent=(_impossible(measurement, rates.ceiling, words),))
     yield Ruling(absent=tuple(_contested(rates, words, starved)), unjudged=tuple(_apart(rates, words, starved)))
-    for rank in rates.ranks:
-        yield _judge_speed(rank, rates.outcome(rank, starved, words.other), words, shares.get(rank, 1.0), user_limit)
+    for rank, outcome in rates.outcomes(starved, words.other):
+        yield _judge_speed(rank, outcome, words, shares.get(rank, 1.0), user_limit)
 
 
 def _contested(rates: FleetRates, words: SpeedWords, starved: Mapping[int, float]) -> Iterator[str]:
     """Yield the ranks that only one other host, which may lie, keeps from being slow, with all ranks and alone."""
-    for rank, contest in sorted(rates.contested.items()):
-        if not rates.is_fast_alone(rank, contest.limit, starved):
-            first = rates.first[rank]
-            yield (
-                f"{words.measurement} of {words.subject(rank)} compared without host {contest.host}:"
-                f" {first.value:.3g} {first.unit} would then be below the limit {contest.limit:.3g}"
-            )
+    contested = rates.contested
+    for rank in sorted(rates.slow_alone({rank: contest.limit for rank, contest in contested.items()}, starved)):
+        contest, first = contested[rank], rates.first[rank]
+        yield (
+            f"{words.measurement} of {words.subject(rank)} compared without host {contest.host}:"
+            f" {first.value:.3g} {first.unit} would then be below the limit {contest.limit:.3g}"
+        )
 
 
 def _apart(rates: FleetRates, words: SpeedWords, starved: Mapping[int, float]) -> Iterator[str]:
     """Yield the ranks that are slower than others, alone, too, as many are, or by the word of one other host alone."""
-    apart = [rank for rank, limit in sorted(rates.apart.items()) if not rates.is_fast_alone(rank, limit, starved)]
+    apart = sorted(rates.slow_alone(rates.apart, starved))
     why = by_group(words.group) if rates.fleet.depends_on_group else f"the values {TOO_FAR_APART}"
     if apart and (words.group or not rates.fleet.depends_on_group):
         subjects = and_list([words.subject(rank) for rank in apart])

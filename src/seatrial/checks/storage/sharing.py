@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TypeAlias
@@ -12,7 +13,7 @@ from typing import TypeAlias
 from seatrial.checks.storage.folders import storage_info
 from seatrial.checks.storage.node_names import node_culprit, node_names, rank_names
 from seatrial.checks.storage.params import Params
-from seatrial.checks.storage.views import Ranges, View, ranges_by_rank, within
+from seatrial.checks.storage.views import Ranges, View, has, in_all, ranges_by_rank, within
 from seatrial.checks.storage.ways import Ways
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Limit, Ruling
@@ -58,15 +59,16 @@ def _judge_seen(evidence: Evidence, params: Params, ways: Ways) -> Ruling:
 
 def _judge_views(evidence: Evidence, params: Params, ways: Ways, ranges_of: Mapping[int, Ranges]) -> Ruling:
     # Most ranks see the same, and thousands of ranks see thousands.
-    view_of = {ranges: within(sorted(ranges_of), ranges) for ranges in set(ranges_of.values())}
+    ranks = sorted(ranges_of)
+    view_of = {ranges: within(ranks, ranges) for ranges in set(ranges_of.values())}
     views = {rank: view_of[ranges] for rank, ranges in ranges_of.items()}
     nodes = {rank: evidence.ranks[rank].node for rank in views}
     if params.shared == "no":
         return _judge_not_shared(ways, views, nodes)
     groups: dict[View, list[int]] = {}
-    for rank, view in sorted(views.items()):
-        groups.setdefault(view, []).append(rank)
-    is_shared = all(view >= views.keys() for view in groups)
+    for rank in ranks:
+        groups.setdefault(views[rank], []).append(rank)
+    is_shared = all(view == ((0, len(ranks)),) for view in groups)
     if params.shared == "any" and len(set(nodes.values())) > 1:
         what = "all ranks see one folder" if is_shared else "the folder is not the same for all ranks"
         return Ruling(findings=(storage_info(what, 'set shared = "yes" or "no" under [storage] to have it judged.'),))
@@ -79,6 +81,7 @@ def _not_one_folder(
     evidence: Evidence, ways: Ways, groups: Mapping[View, list[int]], nodes: Mapping[int, str]
 ) -> Finding:
     """Return the finding for ranks that do not all see one another. ``groups``: the ranks by their view."""
+    place_of = {rank: place for place, rank in enumerate(sorted(nodes))}
     # Each host has one vote, which its ranks share: one with more ranks, or more names, is not right more often.
     hosts = evidence.hosts()
     ranks_per_host = Counter(hosts[rank] for rank in nodes)
@@ -107,11 +110,13 @@ def _not_one_folder(
         )
         some = tuple(sorted({nodes[rank] for rank in (either if most_agree else nodes)}))
         culprit = Culprit(kind="none", name=f"some of {node_names(some)}, not separable", nodes=some)
-    num_together = max(len(together), *(len(view.intersection(members)) for view, members in groups.items()))
+    num_together = max(
+        len(together), *(sum(has(view, place_of[rank]) for rank in members) for view, members in groups.items())
+    )
     lines = []
     for seen, members in sorted(groups.items(), key=lambda item: -len(item[1]))[:4]:
         verb = "sees" if len(members) == 1 else "see"
-        lines.append(f"{rank_names(members)} {verb} {rank_names(rank for rank in nodes if rank in seen)}")
+        lines.append(f"{rank_names(members)} {verb} {rank_names(rank for rank in nodes if has(seen, place_of[rank]))}")
     return Finding(
         severity="fail",
         check="storage",
@@ -126,15 +131,14 @@ def _not_one_folder(
 
 def _by_host(groups: Mapping[View, Sequence[int]], hosts: Mapping[int, str]) -> dict[View, list[int]]:
     """Return the ranks by what all ranks of their host see."""
-    ranks_of: dict[str, list[int]] = {}
-    view_of: dict[str, View] = {}
+    ranks_of, views_of = defaultdict[str, list[int]](list), defaultdict[str, dict[View, None]](dict)
     for view, ranks in groups.items():
         for rank in ranks:
-            ranks_of.setdefault(hosts[rank], []).append(rank)
-            view_of[hosts[rank]] = view_of.get(hosts[rank], view) & view
+            ranks_of[hosts[rank]].append(rank)
+            views_of[hosts[rank]][view] = None
     found: dict[View, list[int]] = {}
     for host, ranks in ranks_of.items():
-        found.setdefault(view_of[host], []).extend(ranks)
+        found.setdefault(in_all(views_of[host]), []).extend(ranks)
     return found
 
 
@@ -150,10 +154,11 @@ def _see_one_another(
     if len(groups) > _MOST_VIEWS:
         return None
     # Ranks with one view that the same ranks see are alike, and thousands of ranks are of a few kinds.
-    seen_by = dict.fromkeys(nodes, 0)
+    changes = [0] * (len(nodes) + 1)
     for number, view in enumerate(groups):
-        for rank in view:
-            seen_by[rank] |= 1 << number
+        for place in itertools.chain.from_iterable(view):
+            changes[place] ^= 1 << number
+    seen_by = dict(zip(sorted(nodes), itertools.accumulate(changes, operator.xor), strict=False))
     kinds: dict[_Kind, list[int]] = {}
     for number, members in enumerate(groups.values()):
         for rank in members:
@@ -190,8 +195,14 @@ def _see(one: _Kind, other: _Kind) -> bool:
 
 def _judge_not_shared(ways: Ways, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
     """Return a finding for nodes that see files of other nodes."""
-    seen_nodes = {view: {nodes[rank] for rank in view} for view in set(views.values())}
-    sharing = {nodes[rank] for rank, view in views.items() if seen_nodes[view] - {nodes[rank]}}
+    ordered = [nodes[rank] for rank in sorted(nodes)]
+    # From each place on, where the ranks of its node end.
+    ends = [*itertools.chain.from_iterable([end] * (end - begin) for begin, end in _runs(ordered))]
+    sharing = {
+        nodes[rank]
+        for rank, view in views.items()
+        if any(ordered[begin] != nodes[rank] or ends[begin] < end for begin, end in view)
+    }
     if not sharing:
         return Ruling()
     finding = Finding(
@@ -204,3 +215,12 @@ def _judge_not_shared(ways: Ways, views: Mapping[int, View], nodes: Mapping[int,
         action='name a folder on a disk of the node, or set shared = "yes".',
     )
     return Ruling(findings=(finding,))
+
+
+def _runs(names: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield where each run of equal names begins, and where it has ended."""
+    begin = 0
+    for _, run in itertools.groupby(names):
+        end = begin + sum(1 for _ in run)
+        yield begin, end
+        begin = end

@@ -18,7 +18,8 @@ from seatrial.evidence.evidence import Evidence, short_names
 from seatrial.evidence.findings import Culprit, Finding, Judged, Limit, Ruling
 from seatrial.evidence.fleets import compare_rates
 from seatrial.evidence.measurement import Measurement
-from seatrial.evidence.statistics import FleetRates, median
+from seatrial.evidence.rates import FleetRates
+from seatrial.evidence.statistics import median
 from seatrial.util.text import and_list, as_name
 
 _VARIANTS = {"write_gbps": ("",), "read_gbps": ("cold", "warm"), "fsync_ms": ("p99",)}

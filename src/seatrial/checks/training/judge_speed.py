@@ -60,12 +60,15 @@ class ComputeFleet:
         """Return the ranks that would be slow if others were believed, each with the time that was its limit then."""
         return {rank: contest.limit for rank, contest in self.ruling.contested.items()} | {**self.ruling.apart}
 
-    def is_fast_alone(self, rank: int, limit_s: float, starved: Mapping[int, float]) -> bool:
-        """Return whether a rank that missed this limit in the group reaches it alone, moved as the references did."""
-        if rank not in self.again:
-            return False
-        drifts = self._drifts(self.undoubted, starved)
-        return drifts is not None and self.again[rank].value <= limit_s / drifts[1]
+    def slow_alone(self, starved: Mapping[int, float]) -> set[int]:
+        """Return the doubted ranks that miss their limit alone, too, moved as the references did."""
+        doubted = self.doubted()
+        drifts = self._drifts(self.undoubted, starved) if doubted else None
+        return {
+            rank
+            for rank, limit_s in doubted.items()
+            if drifts is None or rank not in self.again or not self.again[rank].value <= limit_s / drifts[1]
+        }
 
     def limits_alone(self, starved: Mapping[int, float]) -> tuple[Limit, Limit] | None:
         """Return the times above which a rank is slow alone, and below which it is fast alone.
@@ -163,7 +166,7 @@ def _judge_doubted(fleet: ComputeFleet, starved: Mapping[int, float]) -> Ruling:
 
     Where many lie far apart, alone, too, or two hosts do, none is believed against the others: a PASS is then partial.
     """
-    slow = [rank for rank, limit_s in fleet.doubted().items() if not fleet.is_fast_alone(rank, limit_s, starved)]
+    slow = fleet.slow_alone(starved)
     apart = [f"rank {rank}" for rank in sorted(fleet.ruling.apart) if rank in slow]
     contested = [(rank, fleet.ruling.contested[rank]) for rank in sorted(fleet.ruling.contested) if rank in slow]
     why = by_group("device model") if fleet.ruling.depends_on_group else f"the values {TOO_FAR_APART}"
@@ -206,16 +209,17 @@ def _judge_compute_fleet(
     doubted = Ruling() if is_gpu else _judge_doubted(fleet, starved)
     findings, absent, unjudged = [], [*doubted.absent], [*doubted.unjudged]
     limits_alone = fleet.limits_alone(starved)
-    comparison = tuple(fleet.comparison(named))
+    comparison, are_compared = tuple(fleet.comparison(named)), not fleet.again.keys().isdisjoint(fleet.references)
+    outliers = {*fleet.ruling.outliers}
     judged = [
         Judged(measurement=fleet.first[rank], limit=fleet.limit, passed=True)
         for rank in fleet.ruling.ranks
-        if rank not in fleet.ruling.outliers and fleet.ruling.limit is not None
+        if rank not in outliers and fleet.ruling.limit is not None
     ]
     for rank in fleet.ruling.outliers:
         if rank in disturbances.throttled:
             continue
-        if rank not in fleet.again or fleet.again.keys().isdisjoint(fleet.references):
+        if rank not in fleet.again or not are_compared:
             if is_gpu:
                 findings.append(_not_compared(evidence, fleet, rank, "did not measure again, alone"))
             else:
