@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import pytest
+from checks.simulated_network import network_evidence
 from checks.simulated_training import SMOKE, trained
 from checks.test_check_compute import evidence as computed
 from checks.test_facts_lack_fields import _SCENES as ONE_OF_EACH_FACT
@@ -27,6 +28,7 @@ from report.check_scenes import formed
 
 from seatrial.checks import registry
 from seatrial.checks.inventory.params import Params as InventoryParams
+from seatrial.checks.network.observations import ROLES
 from seatrial.evidence.evidence import Evidence, RankRecord
 from seatrial.judge.conclude import conclude
 from seatrial.protocol.events import KINDS
@@ -236,3 +238,27 @@ def test_twice_the_events_make_reports_of_twice_the_size(kind: str) -> None:
             made.append({"steps": steps, **sizes})
         once, twice = made
         _assert_alike((kind, together), {name: (once[name], twice[name]) for name in once})
+
+
+def _all_to_all(count: int, role: str) -> Evidence:
+    """Each node says of all others in one range that it does not reach them where they listen in this role."""
+    made = network_evidence(count)
+    failed = {"role": role, "how": "no answer", "passes_bytes": None, "nodes": [[0, count - 1]]}
+    facts = [
+        replace(fact, value={**fact.value, "failed": [failed]})
+        if fact.name == "connections"
+        else replace(fact, value={**fact.value, "places": _everywhere(fact.node_rank or 0)})
+        for fact in made.facts
+    ]
+    return replace(made, facts=tuple(facts))
+
+
+def _everywhere(node: int) -> list[list[Any]]:
+    return [[role, f"10.0.0.{node}", 40_000 + port] for port, role in enumerate(ROLES)]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_ranges_of_nodes_take_no_step_for_each_pair(role: str) -> None:
+    check = registry.load("network")
+    once, twice = (_steps(partial(check.judge, _all_to_all(count, role), check.params()))[0] for count in (60, 120))
+    _assert_alike(role, {"steps": (once, twice)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import reduce
+from itertools import islice
 from typing import Any
 
 from seatrial.checks.network.causes import find_causes
@@ -14,6 +14,7 @@ from seatrial.checks.network.params import Params
 from seatrial.checks.network.sentences import (
     closed_finding,
     duplicate_finding,
+    failure_words,
     hostname_finding,
     large_finding,
     name_finding,
@@ -28,6 +29,12 @@ ONE_MACHINE = "all nodes are one machine"
 """Why the check is about nothing there."""
 _LARGE = ("large to", "large from")
 _NOT_TRIED = "not tried"
+_MOST_SIZES = 64
+"""Largest packets that passed; further ones are not known."""
+_MOST_LISTED = 8
+"""Names that are looked up for a sentence."""
+_MOST_LISTENING = 8
+"""Nodes that are judged as the place of the rendezvous, which is one."""
 
 
 def judge(evidence: Evidence, params: Params) -> Ruling:
@@ -78,14 +85,16 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
 
 def _busy_lines(seen: Observations) -> Iterator[str]:
     """Yield a line for each node that was too busy to answer others; one of several alone may only say so."""
+    at_place: defaultdict[str, int] = defaultdict(int)
+    for node, entry in seen.nodes.items():
+        at_place[entry.place_of_node] |= 1 << node
     for target, sources in sorted(seen.busy.turned().targets.items()):
-        name, of = seen.nodes[target].name, list(numbers_of(sources))
-        places = {seen.nodes[source].place_of_node or source for source in of}
+        name, first = seen.nodes[target].name, next(numbers_of(sources))
+        place = seen.nodes[first].place_of_node
         if seen.unheard >> target & 1:
             yield f"connections to {name}, which did not say whether its kernel had dropped some"
-        elif len(places) == 1 and len(seen.nodes) > 2:
-            names = listed("node", [seen.nodes[source].name for source in of])
-            yield f"connections to {name} from {names}, which alone found it busy"
+        elif not sources & ~(at_place[place] if place else 1 << first) and len(seen.nodes) > 2:
+            yield f"connections to {name} from {_listed(seen, sources)}, which alone found it busy"
         else:
             yield f"connections to {name}, which was too busy to answer (others may have kept it so)"
 
@@ -102,9 +111,15 @@ def _untried_lines(seen: Observations, untried: Pairs, no_socket: set[int]) -> I
             yield f"connections to {seen.nodes[target].name}, {whom} (perhaps it shared no address, or time was short)"
     left = untried.between(untried.targets, ~by_most)
     for node in sorted(left.targets.keys() | no_socket):
-        others = [seen.nodes[target].name for target in numbers_of(left.targets.get(node, 0))]
-        why = "no descriptor or port left" if node in no_socket else f"not tried: {listed('node', others)}"
+        others = left.targets.get(node, 0)
+        why = "no descriptor or port left" if node in no_socket else f"not tried: {_listed(seen, others)}"
         yield f"all connections of {seen.nodes[node].name} ({why})"
+
+
+def _listed(seen: Observations, nodes: int) -> str:
+    """Return the names of nodes, given as bits, of which the first ones are shown."""
+    names = [seen.nodes[node].name for node in islice(numbers_of(nodes), _MOST_LISTED)]
+    return listed("node", names, count=nodes.bit_count())
 
 
 def _doubled(seen: Observations) -> Mapping[str, tuple[int, ...]]:
@@ -120,17 +135,21 @@ def _pairs(seen: Observations, unclear: int) -> tuple[Mapping[str, Pairs], Mappi
     packet that passed. ``unclear``: nodes that are left out, as bits."""
     closed: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
     large: defaultdict[int | None, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+    from_targets: defaultdict[int | None, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
     for entry in seen.failed:
-        if entry.role != "data" or entry.how == _NOT_TRIED:
-            continue
         targets = entry.targets & ~unclear
-        if targets and entry.how not in _LARGE:
+        if entry.role != "data" or entry.how == _NOT_TRIED or not targets:
+            continue
+        if entry.how not in _LARGE:
             closed[entry.how][entry.source] |= targets
-        elif targets and entry.how == "large to":
-            large[entry.passes_bytes][entry.source] |= targets
-        else:
-            for target in numbers_of(targets):
-                large[entry.passes_bytes][target] |= 1 << entry.source
+            continue
+        way = large if entry.how == _LARGE[0] else from_targets
+        # There are few sizes, and each is looked for among all pairs.
+        size = entry.passes_bytes if entry.passes_bytes in way or len(way) < _MOST_SIZES else None
+        way[size][entry.source] |= targets
+    for size, targets_of in from_targets.items():
+        for source, targets in Pairs(targets_of).turned().targets.items():
+            large[size][source] |= targets
     return (
         {how: Pairs(targets) for how, targets in closed.items()},
         {size: Pairs(targets) for size, targets in large.items()},
@@ -138,26 +157,33 @@ def _pairs(seen: Observations, unclear: int) -> tuple[Mapping[str, Pairs], Mappi
 
 
 def _union(pairs: Mapping[Any, Pairs]) -> Pairs:
-    return reduce(Pairs.__or__, pairs.values(), Pairs())
+    union: defaultdict[int, int] = defaultdict(int)
+    for part in pairs.values():
+        for source, targets in part.targets.items():
+            union[source] |= targets
+    return Pairs(union)
 
 
 def _rendezvous(seen: Observations, closed: Pairs, unclear: int) -> Iterator[Finding]:
     """Yield findings for the rendezvous on the first node, where other ports of that node are open."""
     tried = (seen.tried.pairs - closed - seen.busy).targets
     for role in ("store", "master"):
-        hows: defaultdict[int, dict[int, str]] = defaultdict(dict)
-        no_socket: defaultdict[int, int] = defaultdict(int)
-        for entry in seen.failed:
-            for target in numbers_of(entry.targets & ~unclear) if entry.role == role else ():
-                if entry.how == _NOT_TRIED:
-                    no_socket[entry.source] |= 1 << target
-                elif (entry.source, target) not in closed:
+        # It is the first node that listens; in a record of somebody else all may say so.
+        listening = [
+            node for node, entry in sorted(seen.nodes.items()) if role in entry.places and not unclear >> node & 1
+        ]
+        failed = [entry for entry in seen.failed if entry.role == role]
+        for target in listening[:_MOST_LISTENING]:
+            its_failed = [entry for entry in failed if entry.targets >> target & 1]
+            no_socket = {entry.source for entry in its_failed if entry.how == _NOT_TRIED}
+            how_of = dict[int, str]()
+            for entry in its_failed:
+                if entry.how != _NOT_TRIED and (entry.source, target) not in closed:
                     # A source may say a thousand times how it failed.
-                    hows[target].setdefault(entry.source, entry.how)
-        for target, how_of in hows.items():
-            if role in seen.nodes[target].places:
+                    how_of.setdefault(entry.source, entry.how)
+            if how_of:
                 its_tried = [
-                    source for source, targets in tried.items() if (targets & ~no_socket[source]) >> target & 1
+                    source for source, targets in tried.items() if targets >> target & 1 and source not in no_socket
                 ]
                 yield port_finding(seen, target, role, how_of, its_tried)
 
@@ -172,16 +198,23 @@ def _names(seen: Observations) -> Iterator[Finding]:
     for address, nodes in doubled.items():
         if any(seen.nodes[node].places["data"][0] != address for node in nodes):
             yield duplicate_finding(seen, address, tuple(nodes), of_names=True)
-    sources: defaultdict[int, dict[int, str]] = defaultdict(dict)
-    for failed in seen.failed:
+    # The last word of a source about each of its targets.
+    heard: defaultdict[int, int] = defaultdict(int)
+    by_how: defaultdict[str, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for failed in reversed(seen.failed):
         if failed.role == "name" and failed.how != _NOT_TRIED:
-            for target in numbers_of(failed.targets):
-                sources[target][failed.source] = failed.how
-    unreached: defaultdict[bool, dict[int, dict[int, str]]] = defaultdict(dict)
+            by_how[failure_words(failed.how)][failed.source] |= failed.targets & ~heard[failed.source]
+            heard[failed.source] |= failed.targets
+    sources: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for how, targets_of in sorted(by_how.items()):
+        for target, bits in Pairs(targets_of).turned().targets.items():
+            sources[target][how] = bits
+    tried = seen.tried.pairs.turned().targets if sources else {}
+    unreached: defaultdict[bool, dict[int, dict[str, int]]] = defaultdict(dict)
     for target, hows in sorted(sources.items()):
         if seen.nodes[target].own not in doubled and "name" in seen.nodes[target].places:
-            num_tried = sum((source, target) in seen.tried.pairs for source in seen.nodes)
-            unreached[len(hows) >= num_tried][target] = hows
+            num_failed = sum(bits.bit_count() for bits in hows.values())
+            unreached[num_failed >= tried.get(target, 0).bit_count()][target] = hows
     for nobody, their_hows in unreached.items():
         yield name_finding(seen, their_hows, nobody=nobody)
 

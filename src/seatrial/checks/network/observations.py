@@ -162,7 +162,7 @@ def _interface_of(fact: Fact) -> object:
 
 
 def _nodes(evidence: Evidence) -> Iterator[Node]:
-    names = list(evidence.nodes.values())
+    names = Counter(evidence.nodes.values())
     for fact in said_once(evidence.facts):
         number, value = fact.node_rank, fact.value
         if fact.name != "node" or number is None or number >= _MOST_NODES:
@@ -184,7 +184,7 @@ def _nodes(evidence: Evidence) -> Iterator[Node]:
         name = evidence.nodes.get(number, value["hostname"])
         yield Node(
             node=number,
-            name=f"{name} (node {number})" if names.count(name) > 1 else name,
+            name=f"{name} (node {number})" if names[name] > 1 else name,
             host=name,
             hostname=value["hostname"],
             machine=machine_at(value["machine"], evidence.places_of_nodes.get(number, "")),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Pair = tuple[int, int]
 """(source, target)"""
+_FEW_TARGETS = 16
+"""Targets of each source, up to which the pairs are exchanged one after the other."""
+_MOST_DENSE = 1 << 14
+"""Nodes of which all pairs together are bits of one number, 32 MB."""
 
 
 def bits_of(numbers: Iterable[int]) -> int:
@@ -20,10 +24,12 @@ def bits_of(numbers: Iterable[int]) -> int:
 
 def numbers_of(bits: int) -> Iterator[int]:
     """Yield the numbers of the set bits, ascending."""
-    while bits:
-        lowest = bits & -bits
-        yield lowest.bit_length() - 1
-        bits ^= lowest
+    # As digits, since each operation with the number takes time for all of its bits.
+    digits = f"{bits:b}"[::-1]
+    at = digits.find("1")
+    while at >= 0:
+        yield at
+        at = digits.find("1", at + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,9 @@ class Pairs:
 
     def turned(self) -> Pairs:
         """Return the pairs with source and target exchanged."""
+        size = max((max(source, bits.bit_length()) for source, bits in self.targets.items()), default=0)
+        if size <= _MOST_DENSE and len(self) > _FEW_TARGETS * size:
+            return _of(dict(enumerate(_transposed([self.targets.get(source, 0) for source in range(size + 1)]))))
         turned: defaultdict[int, int] = defaultdict(int)
         for source, bits in self.targets.items():
             for target in numbers_of(bits):
@@ -78,3 +87,32 @@ class Pairs:
 
 def _of(targets: Mapping[int, int]) -> Pairs:
     return Pairs({source: bits for source, bits in targets.items() if bits})
+
+
+def _transposed(rows: Sequence[int]) -> Iterator[int]:
+    """Yield the columns of a square of bits: in halves of halves, two of the quarters are exchanged at once."""
+    size = 8
+    while size < max(len(rows), *(row.bit_length() for row in rows)):
+        size *= 2
+    width = size // 8
+    square = int.from_bytes(b"".join(row.to_bytes(width, "little") for row in rows), "little")
+    half = size // 2
+    while half:
+        # The quarter of later columns in the first rows, of each part of twice that size.
+        mask = _repeated(_repeated((1 << half) - 1 << half, 2 * half, size), size, half * size)
+        mask = _repeated(mask, 2 * half * size, size * size)
+        distance = half * (size - 1)
+        change = (square >> distance ^ square) & mask
+        square ^= change | change << distance
+        half //= 2
+    content = square.to_bytes(size * width, "little")
+    for begin in range(0, len(content), width):
+        yield int.from_bytes(content[begin : begin + width], "little")
+
+
+def _repeated(bits: int, period: int, length: int) -> int:
+    """Return bits repeated each ``period`` up to a length, both powers of two times one another."""
+    while period < length:
+        bits |= bits << period
+        period *= 2
+    return bits

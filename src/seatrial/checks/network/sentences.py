@@ -8,7 +8,7 @@ from itertools import islice
 
 from seatrial.checks.network.causes import Cause
 from seatrial.checks.network.observations import Observations
-from seatrial.checks.network.pairs import Pair, Pairs
+from seatrial.checks.network.pairs import Pair, Pairs, numbers_of
 from seatrial.checks.shared.host_inventory import listed
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding, Severity
@@ -169,27 +169,38 @@ def _one_machine(seen: Observations, address: str, nodes: Sequence[int]) -> Find
     return _finding("error", what, culprit, action)
 
 
-def name_finding(seen: Observations, hows: Mapping[int, Mapping[int, str]], *, nobody: bool) -> Finding:
+def failure_words(how: str) -> str:
+    """Return how a connection failed, in words of ours."""
+    return _HOW.get(how, "no answer")
+
+
+def name_finding(seen: Observations, hows: Mapping[int, Mapping[str, int]], *, nobody: bool) -> Finding:
     """Return the finding for nodes whose own names lead to addresses that others do not reach.
 
-    ``hows``: node -> source -> how its connection failed. ``nobody``: no source reaches any of these addresses.
+    ``hows``: node -> how connections to it failed -> of which sources, as bits. ``nobody``: no source reaches any of
+    these addresses.
     """
     several = len(hows) > 1
     places = [seen.nodes[target].places["name"] for target in hows]
-    counts = Counter(how for sources in hows.values() for how in sources.values())
+    counts, all_sources = Counter[str](), 0
+    for of_target in hows.values():
+        for how, bits in of_target.items():
+            counts[how] += bits.bit_count()
+            all_sources |= bits
     (how, _), *_ = counts.most_common(1)
-    all_sources = sorted({source for sources in hows.values() for source in sources})
-    reached = "no other node reaches" if nobody else f"{_named(seen, all_sources)} cannot reach"
+    reached = "no other node reaches" if nobody else f"{_named(seen, [*numbers_of(all_sources)])} cannot reach"
     addresses = listed("", [address for address, _ in places]).partition(" ")[2]
     names = f"the own name{'s' if several else ''} of {listed('node', [seen.nodes[target].name for target in hows])}"
     what = (
-        f"{names} lead{'' if several else 's'} to {addresses}, which {reached} ({_HOW.get(how, 'no answer')}); this"
+        f"{names} lead{'' if several else 's'} to {addresses}, which {reached} ({how}); this"
         f" trial uses {'other addresses' if several else 'another address'}"
     )
     lines = [
-        f"{seen.nodes[source].name} -> {_written(*seen.nodes[target].places['name'])}: {_HOW.get(failure, 'no answer')}"
-        for target, sources in islice(hows.items(), _SHOWN)
-        for source, failure in sorted(sources.items())[:_SHOWN]
+        f"{seen.nodes[source].name} -> {_written(*seen.nodes[target].places['name'])}: {failure}"
+        for target, of_target in islice(hows.items(), _SHOWN)
+        for source, failure in sorted(
+            (source, failure) for failure, bits in of_target.items() for source in islice(numbers_of(bits), _SHOWN)
+        )[:_SHOWN]
     ]
     return _finding("warn", what, _nodes(seen, tuple(hows)), _MAP_NAME, lines)
 

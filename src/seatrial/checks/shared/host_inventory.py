@@ -158,10 +158,13 @@ def culprit(evidence: Evidence, ranks: Collection[int], fleet: Fleet) -> Culprit
     return Culprit(kind="device", name=name, ranks=ordered, nodes=nodes)
 
 
-def listed(word: str, things: Sequence[object]) -> str:
-    """Return a noun with its names: ``node a``, ``nodes a and b``, ``nodes a, b, c, d and 7 more``."""
-    shown = [str(thing) for thing in things[:_SHOWN]]
-    if len(things) == 1:
+def listed(word: str, things: Sequence[object], *, count: int | None = None) -> str:
+    """Return a noun with its names: ``node a``, ``nodes a and b``, ``nodes a, b, c, d and 7 more``.
+
+    ``count``: how many there are, where ``things`` are only the first ones.
+    """
+    shown, count = [str(thing) for thing in things[:_SHOWN]], len(things) if count is None else count
+    if count == 1:
         return f"{word} {shown[0]}"
-    last = f"{len(things) - _SHOWN} more" if len(things) > _SHOWN else shown.pop()
+    last = f"{count - _SHOWN} more" if count > _SHOWN else shown.pop()
     return f"{word}s {', '.join(shown)} and {last}"
