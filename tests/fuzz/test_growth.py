@@ -35,6 +35,7 @@ from seatrial.protocol.events import KINDS
 from seatrial.report import console, formats
 from seatrial.report.view import View
 
+pytestmark = pytest.mark.fuzz
 _COPIES, _MOST = (16, 32), 2.5
 """Copies of a scene, and how many times the steps and bytes may be of twice as many."""
 _LEAST_STEPS, _LEAST_BYTES = 20_000, 20_000

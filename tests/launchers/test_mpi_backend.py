@@ -45,8 +45,11 @@ def under(
 @pytest.mark.parametrize(
     ("np", "parts"),
     [
-        (2, "collectives points groups shapes train"),
-        *(pytest.param(2, parts, marks=pytest.mark.nightly) for parts in ("random", "more-random")),
+        (2, "collectives shapes"),
+        *(
+            pytest.param(2, parts, marks=pytest.mark.nightly)
+            for parts in ("points groups train", "random", "more-random")
+        ),
         pytest.param(3, "collectives", marks=pytest.mark.nightly),
         (3, "points groups train"),
         *(pytest.param(4, parts, marks=pytest.mark.nightly) for parts in ("collectives", "points groups train")),
