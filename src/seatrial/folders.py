@@ -301,6 +301,21 @@ def exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
     return "", open_to, status
 
 
+def may_be_exchanged(path: str | os.PathLike[str]) -> bool:
+    """Return whether another user could have exchanged what a path led to, or mounted something over it, for a while.
+    Of a path that is not there its way counts as far as it goes."""
+    for place in (Path(path), *Path(path).parents):
+        try:
+            return any(exchanges(place)[:2])
+        except ForeignError:
+            return True
+        except OSError as error:
+            # So ends a file system of a user; a file server that is gone is none of one machine.
+            if error.errno in (errno.ESTALE, errno.ENOTCONN):
+                return True
+    return False
+
+
 def temporary_place() -> str:
     """Return the folder of temporary files, also where none takes a file: neighbors can fill ``/tmp``, and a caller has
     other places, or says why it cannot write to this one."""

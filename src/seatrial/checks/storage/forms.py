@@ -41,6 +41,7 @@ def _is_way(value: Any) -> bool:
 FORMS: Mapping[str, Callable[[Any], bool]] = {
     "folder": lambda value: has_fields(value, path=str, named=bool, in_memory=bool, kind=str, mount_point=str),
     "way": _is_way,
+    "exchanged": lambda value: isinstance(value, str),
     "refused": _is_refused,
     "trouble": lambda value: has_fields(value, named=bool, folder=str, code=str, reason=str, doing=str),
     "sees": _is_ranges,

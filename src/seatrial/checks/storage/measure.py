@@ -18,8 +18,10 @@ from seatrial.checks.storage import data_file, tokens
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import room_rule
 from seatrial.evidence.statistics import median
+from seatrial.folders import may_be_exchanged
 from seatrial.probe.file_system import file_system, own_places
 from seatrial.rank.context import Context
+from seatrial.start import mounted_by
 
 _LACKS_ROOM = "storage/lacks room"
 _TOKEN = "storage/token"
@@ -78,6 +80,9 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
         context.phase(f"read the file system of {folder}")
         try:
             token = context.kept[_TOKEN] = tokens.Token(folder, key, context.rank)
+            if _is_mounted_by_another(token.descriptor):
+                # Perhaps for this moment alone: the way that was followed before was another one.
+                context.fact("exchanged", folder)
             system = file_system(token.descriptor)
             context.phase(f"remove leftovers in {folder}")
             removed = tokens.remove_leftovers(token.way, time.time())
@@ -87,6 +92,8 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
             # A token that was not written to its end must not stay either.
             if (unfinished := context.kept.pop(_TOKEN, None)) is not None:
                 unfinished.remove()
+            elif may_be_exchanged(folder):
+                context.fact("exchanged", folder)
             refused.append([folder, *_code_and_reason(error)])
             continue
         # No rank has looked for tokens yet.
@@ -104,6 +111,13 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
             context.fact("leftovers_removed", {"count": len(removed), "first": removed[0]})
         return
     context.fact("refused", {"named": params.folder is not None, "folders": refused})
+
+
+def _is_mounted_by_another(folder: int) -> bool:
+    try:
+        return mounted_by(folder) != 0
+    except OSError:  # it is no longer mounted
+        return True
 
 
 def _view_folder(context: Context, params: Params, token: tokens.Token, key: str) -> None:

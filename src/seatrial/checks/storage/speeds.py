@@ -185,6 +185,12 @@ def _appends_per_second(measurement: Measurement) -> Measurement:
 
 
 def _words(evidence: Evidence, ways: Ways, name: str, variant: str, other: Callable[[int], str]) -> SpeedWords:
+    exchanged = {evidence.ranks[rank].node: (rank, path) for rank, path in sorted(ways.exchanged)}
+
+    def culprit(rank: int) -> Culprit:
+        node = evidence.ranks[rank].node
+        return ways.culprit(evidence, [exchanged[node]]) if node in exchanged else node_culprit(ways.ranks_of, (node,))
+
     doing = {"write_gbps": "writing", "read_gbps": f"reading ({variant})", "fsync_ms": "appends with fsync"}[name]
     return SpeedWords(
         check="storage",
@@ -195,6 +201,6 @@ def _words(evidence: Evidence, ways: Ways, name: str, variant: str, other: Calla
         action_together="check what else used its storage, and what the nodes share on their path to it.",
         subject=lambda rank: f"node {evidence.ranks[rank].node}",
         other=other,
-        culprit=lambda rank: node_culprit(ways.ranks_of, (evidence.ranks[rank].node,)),
+        culprit=culprit,
         group="",
     )

@@ -1,0 +1,105 @@
+"""Folders of the storage check that another user of the machine may have exchanged: no node is named for them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from checks.fake_context import FakeContext
+from checks.test_check_storage import MIB, facts, go_on, judge, small, trial
+from checks.test_storage_judge import CHECK, NAMED, fact, failed, faults, fleet
+from neighbor_mount import mounted_and_unasked
+
+from seatrial.checks.storage import tokens
+from seatrial.checks.storage.params import Params
+from seatrial.folders import may_be_exchanged
+
+
+def _closed(folder: Path) -> tuple[Params, list[FakeContext]]:
+    """Return the ranks of a trial that met no folder, which is there again."""
+    params = replace(small(folder, shared="yes"), size_bytes=MIB)
+    contexts = trial([params] * 3, ["key"])
+    folder.rename(away := folder.with_name("away"))
+    go_on(contexts, params, ["token"])
+    away.rename(folder)
+    go_on(contexts, params, ["view", "measure"])
+    return params, contexts
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o755, False), (0o1777, False), (0o775, True)])
+def test_a_folder_that_others_can_rename_names_no_node(tmp_path: Path, mode: int, *, is_open: bool) -> None:
+    (folder := tmp_path / "open" / "folder").mkdir(parents=True)
+    folder.parent.chmod(mode)
+    params, contexts = _closed(folder)
+    assert [facts(context, "exchanged") for context in contexts] == [[str(folder)] if is_open else []] * 3
+    (finding,) = [finding for finding in judge(contexts, params).findings if finding.severity == "fail"]
+    assert finding.what == f"{folder} on nodes n0, n1, n2 cannot be written to: No such file or directory"
+    if is_open:
+        assert finding.culprit.kind == "none"
+        assert finding.culprit.name == f"the file system at {folder}, which another user may have exchanged"
+
+
+@pytest.mark.parametrize("shared", ["yes", "no", "any"])
+def test_what_another_user_may_have_exchanged_is_no_fault_of_a_node(shared: str) -> None:
+    """Whatever the user says of other nodes."""
+    views = {rank: [[rank, rank]] for rank in range(2)} if shared == "no" else None
+    whole, params = fleet([[1.0]] * 2, views=views, own=[0, 1]), replace(NAMED, shared=shared)
+    for met in faults(1, "ENOENT").values():
+        for more, kind in (((), "node"), ((fact("exchanged", 1, "/ckpt"),), "none")):
+            ruling = CHECK.judge(replace(whole, facts=(*whole.facts, *met, *more)), params)
+            assert [culprit for culprit, _ in failed(ruling)] == [kind]
+
+
+def test_a_slow_file_system_of_another_user_names_no_node() -> None:
+    slow = fleet([[1.0]] * 5 + [[0.5]] + [[1.0]] * 2, again={0: 1.5, 1: 1.5, 5: 0.6})
+    for more, kind in (((), "node"), ((fact("exchanged", 5, "/ckpt"),), "none")):
+        ruling = CHECK.judge(replace(slow, facts=(*slow.facts, *more)), NAMED)
+        assert [culprit for culprit, _ in failed(ruling)] == [kind]
+
+
+@pytest.mark.root
+def test_a_file_system_that_was_there_for_a_moment_names_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_early(path: str) -> int:
+        with mounted_and_unasked(Path(path)):
+            return os.open(path, os.O_PATH | os.O_DIRECTORY)
+
+    monkeypatch.setattr(tokens, "open_named_folder", too_early)
+    params = replace(small(tmp_path, shared="yes"), size_bytes=MIB)
+    contexts = trial([params] * 2, ["key", "token", "view", "measure"])
+    assert facts(contexts[0], "exchanged") == [str(tmp_path)]
+    (finding,) = [finding for finding in judge(contexts, params).findings if finding.severity == "fail"]
+    assert (finding.culprit.kind, finding.measured) == ("none", "ENOTCONN")
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "is_open"),
+    [
+        (0o755, "", False),
+        (0o775, "", True),
+        (0o1777, "", False),
+        (0o775, "missing", True),
+        (0o775, "missing/below", True),
+        (0o755, "missing/below", False),
+        (0o775, "link", True),
+        (0o755, "link", False),
+    ],
+)
+def test_who_can_make_names_in_a_folder_can_exchange_them(
+    tmp_path: Path, mode: int, name: str, *, is_open: bool
+) -> None:
+    (folder := tmp_path / "folder").mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    folder.chmod(mode)
+    assert may_be_exchanged(folder / name) is is_open
+
+
+@pytest.mark.root
+def test_a_folder_or_a_link_of_another_user_can_be_exchanged(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert not may_be_exchanged(tmp_path / "link/missing")
+    os.chown(tmp_path / "link", 10001, 10001, follow_symlinks=False)
+    assert may_be_exchanged(tmp_path / "link/missing")
