@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from checks.fake_context import FakeContext
 from checks.test_check_storage import MIB, facts, go_on, judge, small, trial
-from checks.test_storage_judge import CHECK, NAMED, fact, failed, faults, fleet
+from checks.test_storage_judge import NAMED, fact, failed, faults, fleet
 from neighbor_mount import mounted_and_unasked
 
-from seatrial.checks.storage import tokens
+from seatrial.checks.storage import CHECK, tokens
 from seatrial.checks.storage.params import Params
 from seatrial.folders import may_be_exchanged
 
