@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 from kubernetes.kubectl_script_double import scripted
 from kubernetes.workloads import workload
 
+from seatrial.targets.kubernetes import kubectl as kubectl_module
 from seatrial.targets.kubernetes.applied_objects import AppliedObjects
 from seatrial.targets.kubernetes.kubectl import CallResult, Kubectl
 from seatrial.targets.kubernetes.manifest.render import manifest
@@ -57,6 +60,38 @@ def test_text_that_no_request_can_have_is_replaced(written: str, read: str) -> N
     )
     assert result.json["metadata"]["name"] == read
     assert result.documents == [result.json]
+
+
+def test_the_end_of_a_piece_cuts_no_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubectl_module, "_PIECE_CHARS", 12)
+    pieces = (r"\\", r"\ud83d", r"\uDE00", r"\u0000", r"\u0041", r"\"", "u0000", "a")
+    for written in map("".join, itertools.product(pieces, repeat=4)):
+        plain = json.loads(f'["{written}"]')[0]
+        expected = "".join("\ufffd" if char == "\0" or "\ud800" <= char <= "\udfff" else char for char in plain)
+        assert CallResult(code=0, out=f'["{written}"]', err="").json == [expected], written
+
+
+@pytest.mark.parametrize("escape", [r"\u0000", r"\u0000a", r"\ud800\u0000\\", r"\udc00\n", r"\ud800\udc00"])
+def test_many_escapes_bring_no_work_for_each_of_them(escape: str) -> None:
+    """Whoever may create Events fills them with the character 0: 16 MiB took the controller two seconds."""
+    calls = 0
+
+    def count(*call: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    result = CallResult(code=0, out=f'["{escape * 10_000}"]', err="")
+    sys.setprofile(count)
+    try:
+        (read,) = result.json
+    finally:
+        sys.setprofile(None)
+    assert len(read) >= 10_000
+    assert calls < 200
+
+
+def test_a_control_character_is_no_json() -> None:
+    assert CallResult(code=0, out='["\0\\u0000"]', err="").json is None
 
 
 def test_what_is_left_is_said_whatever_the_answer(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
 import os
 import re
@@ -48,11 +47,11 @@ _POLL_S = 0.2
 """How often the size of an answer is read while a call is waited for."""
 _REASON = re.compile(r'(?:from server )?for: "[^"]*": (.+)')
 """The last line of an error with several lines: ``from server for: "STDIN": jobs.batch "a" is forbidden: ...``."""
-_UNENCODABLE = re.compile(
-    r"(?<!\\)((?:\\\\)*)\\u(?:[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|([dD][89a-fA-F][\da-fA-F]{2}|0000))"
-)
-"""An escape of JSON, after backslashes that are escaped: of a pair of UTF-16, or of what is the second group: half of a
-pair, which has no bytes, or the character 0."""
+_BEGINS, _HIGH, _LOW = r"\\u[dD]", "[89abAB][0-9a-fA-F]{2}", "[c-fC-F][0-9a-fA-F]{2}"
+_PAIR = re.compile(_BEGINS + _HIGH + _BEGINS + _LOW)
+_HALF = re.compile(rf"{_BEGINS}(?:{_HIGH}(?!{_BEGINS}{_LOW})|(?<!{_BEGINS}{_HIGH}{_BEGINS}){_LOW})")
+"""An escape of half of a pair of UTF-16, which has no bytes, in JSON where each backslash begins an escape."""
+_PIECE_CHARS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,15 +355,24 @@ def _with_bytes(text: str) -> str:
     """Return JSON in which U+FFFD stands for what its strings cannot pass on: neither to a path nor to a program."""
     if not any(begins in text for begins in (r"\ud", r"\uD", r"\u0000")):
         return text
-    # Not by ``sub``, which keeps each part of a text of many escapes.
-    read, at = io.StringIO(), 0
-    for escape in _UNENCODABLE.finditer(text):
-        if escape[2]:
-            read.write(text[at : escape.end(1)])
-            read.write(r"\ufffd")
-            at = escape.end()
-    read.write(text[at:])
-    return read.getvalue()
+    # The character 0 stands for an escaped backslash, so that each other one begins an escape. JSON has no 0 and no 1.
+    text = text.replace("\0", "\1").replace(r"\\", "\0").replace(r"\u0000", r"\ufffd")
+    pieces, at = list[str](), 0
+    # Piece by piece: ``sub`` keeps each part of a text of many escapes.
+    while at < len(text):
+        end = _end_of_piece(text, at + _PIECE_CHARS)
+        pieces.append(_HALF.sub(r"\\ufffd", text[at:end]).replace("\0", r"\\"))
+        at = end
+    return "".join(pieces)
+
+
+def _end_of_piece(text: str, end: int) -> int:
+    """Return a place before ``end``, or there, that is neither in an escape nor between the halves of a pair."""
+    if end >= len(text):
+        return len(text)
+    begins = text.rfind("\\", end - 5, end)
+    end = end if begins < 0 else begins
+    return end - 6 if _PAIR.match(text, end - 6) else end
 
 
 def _is_object(thing: Any) -> bool:
