@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from by_day import by_day
@@ -23,9 +26,10 @@ from seatrial.errors import SeatrialError
 from seatrial.judge.conclude import conclude
 from seatrial.targets.kubernetes import attempt as attempt_module
 from seatrial.targets.kubernetes import log_copies, log_reader
-from seatrial.targets.kubernetes.log_copies import LogCopies
-from seatrial.targets.kubernetes.pod_words import PodWords
+from seatrial.targets.kubernetes.log_copies import CopiedPart, LogCopies
+from seatrial.targets.kubernetes.pod_words import PodWords, RanksThatMet
 from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.util import disk_writer
 
 
 @pytest.fixture(autouse=True)
@@ -108,18 +112,15 @@ def test_only_lines_before_a_gap_are_judged(tmp_path: Path, monkeypatch: pytest.
     disk.is_full = False
     file, other = copies.open(POD), replace(POD, uid="other")
     copies.write(file, b"before\n")
-    assert copies.end(POD, 100) == b"before\n"
-    assert not copies.lacks(POD)
+    assert copies.end(POD, 100) == CopiedPart(b"before\n", is_whole=True)
     disk.is_full = True
     copies.write(file, b"said why\n")
-    assert copies.end(POD, 100) == b"before\n"
+    assert copies.end(POD, 100) == CopiedPart(b"before\n", is_whole=False)
     disk.is_full = False
     copies.write(file, b"ended with exit code 1\n")
-    assert copies.end(POD, 100) == b"before\n"
-    assert copies.lacks(POD)
+    assert copies.end(POD, 100) == CopiedPart(b"before\n", is_whole=False)
     copies.write(copies.open(other), b"of another pod\n")
-    assert copies.end(other, 100) == b"of another pod\n"
-    assert not copies.lacks(other)
+    assert copies.end(other, 100) == CopiedPart(b"of another pod\n", is_whole=True)
     assert len([*copies.finish(lambda: False)]) == 1
 
 
@@ -168,35 +169,39 @@ def test_a_launcher_that_was_killed(tmp_path: Path) -> None:
     assert len(_blamed(tmp_path, None, says=b"")) == 1
 
 
-@pytest.mark.parametrize("with_met", [True, False])
-def test_a_log_whose_end_cannot_be_read_is_asked_for_that_afterwards(
-    with_met: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A neighbor who takes all processes at that moment, or a slow disk, leaves a log that says nothing."""
+def _refuse(monkeypatch: pytest.MonkeyPatch, name: str, *, is_end: bool) -> None:
+    """Have the end, or the beginning, of the copy of a pod's log be unreadable."""
     real = log_copies._read
 
-    def refused(path: Path, start: int, most_bytes: int) -> bytes:
-        if start < 0 and path.name.startswith("t-1"):
+    def refused(path: Path, start: int, *words: Any) -> Any:
+        if (start < 0) == is_end and path.name.startswith(name):
             raise OSError(11, os.strerror(11))
-        return real(path, start, most_bytes)
+        return real(path, start, *words)
 
     monkeypatch.setattr(log_copies, "_read", refused)
+
+
+@pytest.mark.parametrize(("is_end", "with_met"), [(True, True), (True, False), (False, True)])
+def test_a_part_of_a_log_that_cannot_be_read(
+    is_end: bool, with_met: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbor who takes all processes at that moment, or a slow disk, leaves a log that says nothing."""
+    _refuse(monkeypatch, "t-1", is_end=is_end)
     heard = Heard(tmp_path, None)
     for number in (0, 1):
-        lines = (*(_MET if with_met else ()), _lost(3 * number), _lost(3 * number + 1))
-        heard.says(ended_pod(number, 4), "".join(f"{line}\n" for line in lines))
-    heard.run_log.end_by_exit_codes([ended_pod(0, 4), ended_pod(1, 4)], under_mpi=False)
-    said = heard.outcome(training())["text"]
-    assert "was not read to its end; nothing shows which node is at fault" in said
+        lines = (*(_MET if with_met else ()), *([] if number and not is_end else [_lost(number)]))
+        heard.says(ended_pod(number, 1), "".join(f"{line}\n" for line in lines))
+    heard.run_log.end_by_exit_codes([ended_pod(0, 1), ended_pod(1, 1)], under_mpi=False)
+    assert "pod t-1 on node gpu-1 was not read to its end; nothing shows which" in heard.outcome(training())["text"]
 
 
 def test_under_mpi_the_log_of_the_launcher_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its beginning has up to 16 MiB, and there may be hundreds of workers that were killed."""
     asked: list[str] = []
 
-    def met(words: PodWords, pod: PodStatus) -> set[int]:
+    def met(words: PodWords, pod: PodStatus) -> RanksThatMet:
         asked.append(pod.name)
-        return {0}
+        return RanksThatMet(ranks=frozenset({0}), is_whole=True)
 
     monkeypatch.setattr(PodWords, "ranks_that_met", met)
     heard = Heard(tmp_path, None)
@@ -205,3 +210,104 @@ def test_under_mpi_the_log_of_the_launcher_is_read_once(tmp_path: Path, monkeypa
     heard.says(launcher, "mpirun ended\n")
     heard.run_log.end_by_exit_codes([launcher, *workers], under_mpi=True, nodes=9)
     assert asked == [launcher.name]
+
+
+class _LateDisk:
+    """A disk that has taken a part of a log when the log is read first, and all of it right after that."""
+
+    def __init__(self, copies: LogCopies, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._copies, self._disk, self._real = copies, SlowDisk(monkeypatch), log_copies._read
+        monkeypatch.setattr(log_copies, "LAST_ANSWER_S", 1.0)
+        monkeypatch.setattr(log_copies, "_read", self._read)
+
+    def takes(self, pod: PodStatus, before: str, later: str) -> None:
+        """Have the copy of a log hold the first text before it is read, and the second text later."""
+        file = self._copies.open(pod)
+        self._copies.write(file, before.encode())
+        assert self._copies._disk.finish(time.monotonic() + 20)
+        self._disk.freeze()
+        self._copies.write(file, later.encode())
+
+    def _read(self, *words: Any) -> Any:
+        answer = self._real(*words)
+        self._disk.thaw()
+        assert self._copies._disk.finish(time.monotonic() + 20)
+        return answer
+
+
+def test_a_disk_that_catches_up_after_the_end_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = Heard(tmp_path, None)
+    lost = ["".join(f"{_lost(3 * number + rank)}\n" for rank in (0, 1)) for number in (0, 1)]
+    heard.says(ended_pod(0, 4), lost[0])
+    _LateDisk(heard.run_log.copies, monkeypatch).takes(ended_pod(1, 4), "NCCL INFO\n", lost[1])
+    heard.run_log.end_by_exit_codes([ended_pod(1, 4), ended_pod(0, 4)], under_mpi=False)
+    assert [*heard.run_log.copies.finish(lambda: False)] == []
+    assert "pod t-1 on node gpu-1 was not read to its end; nothing shows which" in heard.outcome(training())["text"]
+
+
+def test_a_launcher_of_which_the_disk_has_the_last_words_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_log, launcher = Heard(tmp_path, None).run_log, replace(ended_pod(0, 137), is_launcher=True)
+    _LateDisk(run_log.copies, monkeypatch).takes(launcher, "", "mpirun noticed that process rank 1 exited\n")
+    assert not run_log.launcher_was_killed(launcher, is_read=True)
+    assert [*run_log.copies.finish(lambda: False)] == []
+
+
+def test_a_lost_daemon_of_which_the_disk_hears_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard, launcher = Heard(tmp_path, None), replace(ended_pod(0, 0), is_launcher=True)
+    disk = _LateDisk(heard.run_log.copies, monkeypatch)
+    disk.takes(launcher, "", "ORTE has lost communication with a remote daemon.\n")
+    heard.run_log.end_by_exit_codes([launcher], under_mpi=True, prints_result=False)
+    assert [*heard.run_log.copies.finish(lambda: False)] == []
+    outcome = heard.outcome(training())
+    assert (outcome["how"], "was not read to its end" in outcome["text"]) == ("failed", True)
+
+
+def test_memory_of_a_worker_where_the_launcher_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says whether ranks had met."""
+    _refuse(monkeypatch, "t-9", is_end=False)
+    heard, launcher = Heard(tmp_path, None), replace(ended_pod(9, 1), is_launcher=True)
+    worker = replace(ended_pod(1, 137), out_of_memory=True)
+    heard.says(launcher, f"{_MET[0]}\n")
+    heard.says(worker, "")
+    heard.run_log.end_by_exit_codes([launcher, worker], under_mpi=True, nodes=2)
+    assert "was not read to its end; nothing shows which node" in heard.outcome(training())["text"]
+
+
+@pytest.mark.parametrize("content", ["lost its peers\n", "NCCL INFO\nlost its peers\nand more\n", None])
+def test_a_copy_that_is_not_as_it_was_written(content: str | None, tmp_path: Path) -> None:
+    """Its folder was moved, and another one made there, or somebody has changed the file."""
+    heard = Heard(tmp_path, None)
+    for number in (0, 1):
+        heard.says(ended_pod(number, 4), f"NCCL INFO\n{_lost(number)}\n")
+    changed = tmp_path / f"{ended_pod(1, 4).name}.log"
+    if content is None:
+        changed.unlink()
+    else:
+        changed.write_text(content)
+    heard.run_log.end_by_exit_codes([ended_pod(number, 4) for number in (0, 1)], under_mpi=False)
+    assert "pod t-1 on node gpu-1 was not read to its end; nothing shows which" in heard.outcome(training())["text"]
+
+
+def test_a_disk_of_the_network_that_says_at_the_end_that_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of NFS takes what a client holds when the file is closed."""
+
+    class Refused(io.FileIO):
+        def close(self) -> None:
+            is_first = not self.closed
+            super().close()
+            if is_first:
+                raise OSError(122, os.strerror(122))
+
+    monkeypatch.setattr(disk_writer, "create", lambda path, **words: Refused(path, "x"))
+    heard = Heard(tmp_path, None)
+    heard.run_log.copies.write(file := heard.run_log.copies.open(ended_pod(1, 4)), b"NCCL INFO\n")
+    heard.run_log.copies.close(file)
+    assert heard.run_log.copies._disk.finish(time.monotonic() + 20)
+    monkeypatch.undo()
+    heard.run_log.copies.write(heard.run_log.copies.open(ended_pod(0, 4)), f"{_lost(0)}\n".encode())
+    heard.run_log.end_by_exit_codes([ended_pod(1, 4), ended_pod(0, 4)], under_mpi=False)
+    assert "was not read to its end" in heard.outcome(training())["text"]
+    (missing,) = heard.run_log.copies.finish(lambda: False)
+    assert missing == f"lines of a log may be missing in {ended_pod(1, 4).name}.log (Disk quota exceeded)"

@@ -18,7 +18,7 @@ from slow_disk import SlowDisk
 
 from seatrial.targets.kubernetes import attempt as attempt_module
 from seatrial.targets.kubernetes import log_copies
-from seatrial.targets.kubernetes.log_copies import LogCopies
+from seatrial.targets.kubernetes.log_copies import CopiedPart, LogCopies
 from seatrial.util import disk_writer
 
 POD = replace(ended_pod(0, 0), name="a", uid="first")
@@ -90,10 +90,10 @@ def test_what_was_read_is_in_the_copy_that_is_asked(tmp_path: Path) -> None:
     file = copies.open(POD)
     for number in range(1_000):
         copies.write(file, b"%d\n" % number)
-    assert copies.end(POD, 8) == b"998\n999\n"
-    assert copies.beginning(POD, 4) == b"0\n1\n"
+    assert copies.end(POD, 8).data == b"998\n999\n"
+    assert copies.beginning(POD, 4).data == b"0\n1\n"
     absent = replace(POD, name="absent")
-    assert copies.end(absent, 8) == copies.beginning(absent, 8) == b""
+    assert copies.end(absent, 8).data == copies.beginning(absent, 8).data == b""
     assert list(copies.finish(lambda: False)) == []
 
 
@@ -103,23 +103,23 @@ def test_a_disk_that_answers_nothing_is_waited_for_once(
     monkeypatch.setattr(log_copies, "LAST_ANSWER_S", 0.5)
     copies = LogCopies(tmp_path)
     copies.write(copies.open(POD), b"an end")
-    assert copies.end(POD, 3) == b"end"
-    read: Callable[..., bytes] = log_copies._read
+    assert copies.end(POD, 3).data == b"end"
+    read: Callable[..., CopiedPart] = log_copies._read
 
-    def slow(*args: object) -> bytes:
+    def slow(*args: object) -> CopiedPart:
         disk.wait()
         return read(*args)
 
     monkeypatch.setattr(log_copies, "_read", slow)
     disk.freeze()
     began = time.monotonic()
-    assert [copies.end(POD, 3) for _ in range(20)] == [b""] * 20
+    assert [copies.end(POD, 3).data for _ in range(20)] == [b""] * 20
     assert time.monotonic() - began < 5
     disk.thaw()
     until = time.monotonic() + 20
-    while not copies.end(POD, 3):
+    while not copies.end(POD, 3).is_whole:
         assert time.monotonic() < until
-    assert copies.end(POD, 3) == b"end"
+    assert copies.end(POD, 3).data == b"end"
     assert list(copies.finish(lambda: False)) == []
 
 
@@ -129,13 +129,13 @@ def test_the_copy_of_another_pod_with_the_name_is_no_evidence(tmp_path: Path) ->
     later, third = replace(POD, uid="later"), replace(POD, uid="third")
     copies.write(copies.open(POD), b"seatrial: rank 1 failed in step 3\n")
     assert list(copies.finish(lambda: False)) == []
-    assert copies.end(later, 100) == copies.beginning(later, 100) == b""
+    assert copies.end(later, 100).data == copies.beginning(later, 100).data == b""
     copies.write(copies.open(later), b"of the second start\n")
-    assert copies.end(later, 100) == copies.beginning(later, 100) == b"of the second start\n"
-    assert copies.end(POD, 100) == b""
+    assert copies.end(later, 100).data == copies.beginning(later, 100).data == b"of the second start\n"
+    assert copies.end(POD, 100).data == b""
     copies.write(copies.open(third), b"of the third one\n")
     copies.write(copies.open(third), b"and its end\n")
-    assert copies.end(third, 100) == b"of the third one\nand its end\n"
+    assert copies.end(third, 100).data == b"of the third one\nand its end\n"
     assert list(copies.finish(lambda: False)) == []
     assert [(tmp_path / f"a{number}.log").read_text() for number in (".1", ".2", "")] == [
         "seatrial: rank 1 failed in step 3\n",
@@ -154,7 +154,6 @@ def test_an_earlier_copy_that_keeps_its_name_is_no_evidence(tmp_path: Path, monk
     copies, later = LogCopies(tmp_path), replace(POD, uid="later")
     copies.write(copies.open(POD), b"of the first start\n")
     copies.write(copies.open(later), b"of the second start\n")
-    assert copies.end(later, 100) == b""
-    assert copies.lacks(later)
+    assert copies.end(later, 100) == CopiedPart(b"", is_whole=False)
     assert len(list(copies.finish(lambda: False))) == 1
     assert (tmp_path / "a.log").read_text() == "of the first start\n"

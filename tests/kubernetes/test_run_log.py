@@ -446,6 +446,7 @@ def test_exit_code_0_of_mpirun_is_no_success(tmp_path: Path) -> None:
     failed.run_log.end_by_exit_codes([replace(pods[0], exit_code=255), *pods[1:]], under_mpi=True)
     assert "pod t-worker-1 on node gpu-7" in failed.outcome(training())["text"]
     silent = Heard(tmp_path, None)
+    silent.says(pods[0], "")
     silent.run_log.end_by_exit_codes(pods[:2], under_mpi=True)
     found = silent.outcome(training())
     assert found["how"] == "failed"
@@ -456,9 +457,11 @@ def test_a_script_under_mpirun_that_lost_a_daemon_has_failed(tmp_path: Path) -> 
     """A script prints nothing that is known here, but mpirun does, and ends with 0."""
     pods = [mpi_pod("launcher", 0), mpi_pod("t-worker-0", None)]
     whole = Heard(tmp_path, None)
+    whole.says(pods[0], "")
     whole.run_log.end_by_exit_codes(pods, under_mpi=True, prints_result=False)
     assert whole.outcome(training())["how"] == "ended"
-    heard = Heard(tmp_path, None)
+    (tmp_path / "lost").mkdir()
+    heard = Heard(tmp_path / "lost", None)
     heard.says(pods[0], "PRTE has lost communication with a remote daemon.\n")
     heard.run_log.end_by_exit_codes(pods, under_mpi=True, prints_result=False)
     found = heard.outcome(training())
@@ -511,6 +514,8 @@ def test_a_killed_launcher_is_a_lost_node(began: bool, tmp_path: Path) -> None:
     """It has no ranks; the conductor was under it and could say nothing."""
     heard = Heard(tmp_path, Stream(2, nodes=2).until("collectives") if began else None)
     launcher = mpi_pod("launcher", 137, node="gpu-7")
+    assert not heard.run_log.launcher_was_killed(launcher, is_read=True)
+    heard.says(launcher, "")
     assert heard.run_log.launcher_was_killed(launcher, is_read=True)
     heard.run_log.node_lost(launcher, ranks_per_node=1, under_mpi=True)
     found = heard.concluded(trial())

@@ -231,3 +231,19 @@ def test_a_file_that_cannot_be_opened_again_lacks_what_came_then(
     _finish(writer)
     assert (tmp_path / "a").read_bytes() == b"one [4 missing]three"
     assert file.missing_bytes == 4
+
+
+def test_what_the_disk_does_not_take_is_unwritten_at_all_times(writer: DiskWriter, tmp_path: Path) -> None:
+    """It is asked while the thread counts what is missing."""
+    file = writer.open(str(tmp_path / "a"), _WORDS)
+    _finish(writer)
+
+    class Waiting(bytearray):
+        def __len__(self) -> int:
+            file.missing_bytes = 4  # The thread takes the last piece, which is lost.
+            return 0
+
+    file.waiting = Waiting()
+    assert file.unwritten_bytes == 4
+    file.waiting = bytearray()
+    writer.close(file)

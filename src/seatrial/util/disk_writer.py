@@ -46,6 +46,8 @@ class WrittenFile:
         self.path, self.words_of_gap, self.most_bytes = path, words_of_gap, most_bytes
         self.syncs, self.returns, self.is_new = syncs, returns, is_new
         self.waiting = bytearray()
+        self.written_bytes = 0
+        """Bytes that were written to the file."""
         self.missing_bytes = 0
         """Bytes that will never be in the file."""
         self.left_out_bytes = 0
@@ -66,7 +68,8 @@ class WrittenFile:
     @property
     def unwritten_bytes(self) -> int:
         """Bytes that are not in the file by now."""
-        return self.missing_bytes + len(self.waiting)
+        # In this order: the thread counts what is lost before it takes that from what waits.
+        return len(self.waiting) + self.missing_bytes
 
 
 class DiskWriter:
@@ -275,6 +278,7 @@ def _carry_out(file: WrittenFile, piece: bytes) -> int:
             if not count:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             written += count
+            file.written_bytes += count
     except OSError as error:
         file.error = error.strerror or str(error)
     lost_bytes = min(len(piece), len(data) - written)
@@ -301,5 +305,7 @@ def _close(file: WrittenFile) -> None:
                 os.fsync(file.opened.fileno())
         except OSError as error:
             file.error = error.strerror or str(error)
-        with contextlib.suppress(OSError):
+        try:
             file.opened.close()
+        except OSError as error:  # A disk of the network may say only now that it has not taken all.
+            file.error = error.strerror or str(error)

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,24 @@ _LAST_WRITE_S = 60.0
 _MOST_NAMED = 8
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedPart:
+    """A part of the copy of a log, and what one question to the disk tells of both."""
+
+    data: bytes
+    is_whole: bool
+    """Whether the copy had all lines of its log that were read before the question. False where it could not be read.
+    """
+
+    @property
+    def text(self) -> str:
+        """The same as text."""
+        return self.data.decode(errors="replace")
+
+
+_UNREAD = CopiedPart(b"", is_whole=False)
+
+
 class LogCopies:
     """The copies of all logs of a run, those of earlier attempts and of earlier pods with the same name, too.
 
@@ -42,8 +61,8 @@ class LogCopies:
         self._current: dict[str, tuple[str, WrittenFile]] = {}
         """Name of a pod -> uid of the newest one with a copy, and that copy."""
         self._lacking: set[WrittenFile] = set()
-        """Copies that end before their logs, or could not be read."""
-        self._unanswered: DiskQuestion[bytes] | None = None
+        """Copies that end before their logs."""
+        self._unanswered: DiskQuestion[CopiedPart] | None = None
         """The last question, while the disk has not answered it."""
 
     def open(self, pod: PodStatus) -> WrittenFile:
@@ -82,20 +101,14 @@ class LogCopies:
         """Return whether so much waits for the disk that no log should be read that can be read later."""
         return self._disk.is_full()
 
-    def beginning(self, pod: PodStatus, max_bytes: int) -> bytes:
+    def beginning(self, pod: PodStatus, max_bytes: int) -> CopiedPart:
         """Return the beginning of a copy; empty where there is none, or its disk does not answer in time."""
         return self._read(pod, 0, max_bytes)
 
-    def end(self, pod: PodStatus, max_bytes: int) -> bytes:
+    def end(self, pod: PodStatus, max_bytes: int) -> CopiedPart:
         """Return the end of a copy, as ``beginning`` does; of one that lacks something only what comes before that."""
-        text = self._read(pod, -max_bytes, max_bytes)
-        return _GAP.split(text, maxsplit=1)[0] if self.lacks(pod) else text
-
-    def lacks(self, pod: PodStatus) -> bool:
-        """Return whether a copy lacks lines of its log that were read, or could not be read itself. Ask this after it
-        was read."""
-        file = self._copy_of(pod)
-        return file is not None and (file in self._lacking or file.unwritten_bytes > 0)
+        part = self._read(pod, -max_bytes, max_bytes)
+        return part if part.is_whole else replace(part, data=_GAP.split(part.data, maxsplit=1)[0])
 
     def finish(self, hurries: Callable[[], bool]) -> Iterator[str]:
         """Close all copies, for which the disk has a minute. Yields a sentence for each copy that lacks something.
@@ -106,10 +119,11 @@ class LogCopies:
         for file in files:
             self.close(file)
         self._disk.end(time.monotonic() + _LAST_WRITE_S, hurries)
-        lacking = [file for file in files if file.unwritten_bytes]
+        lacking = [file for file in files if file.unwritten_bytes or (file.error and not file.is_refused)]
         for file in lacking[:_MOST_NAMED]:
+            what = f"{num} bytes of a log are" if (num := file.unwritten_bytes) else "lines of a log may be"
             why = file.error or f"the disk has not answered for {self._disk.silent_s():.0f} s"
-            yield f"{file.unwritten_bytes} bytes of a log are missing in {Path(file.path).name} ({why})"
+            yield f"{what} missing in {Path(file.path).name} ({why})"
         if len(lacking) > _MOST_NAMED:
             yield f"parts of logs are missing in {len(lacking) - _MOST_NAMED} more files"
 
@@ -120,41 +134,41 @@ class LogCopies:
         uid, file = self._current.get(pod.name, ("", None))
         return file if uid == pod.uid else None
 
-    def _read(self, pod: PodStatus, start: int, max_bytes: int) -> bytes:
+    def _read(self, pod: PodStatus, start: int, max_bytes: int) -> CopiedPart:
+        """Return a part of a copy, once all is written that was read before. An answer that is late is waited for once,
+        and no other question is asked until it is there.
+        """
         file = self._copy_of(pod)
         if file is None:
-            return b""
-        text = self._answer(file, partial(_read, self._path(pod), start, max_bytes))
-        if text is None:
-            self._lacking.add(file)
-        return text or b""
-
-    def _answer(self, file: WrittenFile, ask: Callable[[], bytes]) -> bytes | None:
-        """Return the answer of the disk about a copy, once all is written that was read before. One that is late is
-        waited for once, and no other question is asked until it is there.
-        """
+            return _UNREAD
         self._disk.finish(time.monotonic() + LAST_ANSWER_S, lambda: self._disk.silent_s() > LAST_ANSWER_S)
         if file.opened is None:  # an earlier copy may still have its name
-            return None
+            return _UNREAD
         if self._unanswered is not None and not self._unanswered.is_answered(0.0):
-            return None
+            return _UNREAD
+        # Before it is read: the disk may take the rest meanwhile, and this part lacks it all the same.
+        lacks = file in self._lacking or file.unwritten_bytes > 0 or bool(file.error)
+        ask = partial(_read, self._path(pod), start, max_bytes, file.written_bytes)
         self._unanswered = question = DiskQuestion(ask)
         if not question.is_answered(LAST_ANSWER_S):
-            return None
+            return _UNREAD
         try:
-            return question.answer()
+            part = question.answer()
         except (OSError, RuntimeError):  # no process is left to this user
-            return None
+            return _UNREAD
+        return replace(part, is_whole=False) if lacks else part
 
 
-def _read(path: Path, start: int, max_bytes: int) -> bytes:
-    """Return a part of a file of ours. ``start``: from its end where it is negative.
+def _read(path: Path, start: int, max_bytes: int, written_bytes: int) -> CopiedPart:
+    """Return a part of a file of ours, which is whole if the file is as long as what was written to it: its folder may
+    have been moved, and another one made there. ``start``: from its end where it is negative.
 
     Raises OSError where it cannot be read, or another user has put a link or another file in its place.
     """
     with open_to_read(path, run_folder=True) as file:
-        file.seek(max(0, file.seek(0, 2) + start) if start < 0 else start)
-        return file.read(max_bytes)
+        size = file.seek(0, 2)
+        file.seek(max(0, size + start) if start < 0 else start)
+        return CopiedPart(file.read(max_bytes), is_whole=size == written_bytes)
 
 
 def _put_aside(path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from seatrial.targets.kubernetes.log_copies import LogCopies
+from dataclasses import dataclass
+
+from seatrial.targets.kubernetes.log_copies import CopiedPart, LogCopies
 from seatrial.targets.kubernetes.pod_failures import MET
 from seatrial.targets.kubernetes.pods import PodStatus
 from seatrial.targets.launcher_messages import reason
@@ -15,19 +17,28 @@ _BEGINNING_BYTES = 16 << 20
 _ERROR = "Error: "
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksThatMet:
+    """The ranks that say in the log of a pod that they have met the others."""
+
+    ranks: frozenset[int]
+    is_whole: bool
+    """Whether the copy of the log had all lines when it was read."""
+
+
 class PodWords:
-    """The words of each pod; a pod without a copy has printed nothing."""
+    """The words of each pod, by the copy of its log."""
 
     def __init__(self, copies: LogCopies) -> None:
         self._copies = copies
 
-    def last_output(self, pod: PodStatus, max_bytes: int = _LAST_BYTES) -> str:
+    def last_output(self, pod: PodStatus, max_bytes: int = _LAST_BYTES) -> CopiedPart:
         """Return the end of what a pod has printed."""
-        return self._copies.end(pod, max_bytes).decode(errors="replace")
+        return self._copies.end(pod, max_bytes)
 
     def last_lines(self, pod: PodStatus) -> list[str]:
         """Return the last lines that a pod has printed, at most ``LAST_LINES``."""
-        return self.last_output(pod).splitlines()[-LAST_LINES:]
+        return self.last_output(pod).text.splitlines()[-LAST_LINES:]
 
     def last_line(self, pod: PodStatus) -> str:
         """Return the last line of a pod that is not blank; empty if there is none."""
@@ -40,14 +51,15 @@ class PodWords:
 
     def reason_of(self, pod: PodStatus) -> str:
         """Return the error that a pod printed last, as `` (ERROR)``; empty if it printed none."""
-        text = (
-            self.last_error(pod) or self._not_found(pod) or (reason(self.last_output(pod)) if pod.is_launcher else "")
-        )
+        text = self.last_error(pod) or self._not_found(pod)
+        if pod.is_launcher:
+            text = text or reason(self.last_output(pod).text)
         return text and f" ({quoted(text.rstrip('.'))})"
 
-    def ranks_that_met(self, pod: PodStatus) -> set[int]:
+    def ranks_that_met(self, pod: PodStatus) -> RanksThatMet:
         """Return the ranks that say in the log of a pod that they have met the others."""
-        return {int(rank) for rank in MET.findall(self._copies.beginning(pod, _BEGINNING_BYTES))}
+        part = self._copies.beginning(pod, _BEGINNING_BYTES)
+        return RanksThatMet(ranks=frozenset(map(int, MET.findall(part.data))), is_whole=part.is_whole)
 
     def _not_found(self, pod: PodStatus) -> str:
         """Return the last line of a pod whose command, or the interpreter in it, does not exist or is no program."""

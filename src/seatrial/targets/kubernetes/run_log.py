@@ -400,8 +400,8 @@ class RunLog:
         if not pod.is_launcher or pod.stop or pod.out_of_memory:
             return pod.is_launcher and not pod.stop
         said = self.words.last_output(pod)
-        is_silent = is_read and not (_OWN_END.search(said) or _LOST_DAEMON.search(said) or self.copies.lacks(pod))
-        return pod.exit_code == _KILLED and is_silent
+        says_why = _OWN_END.search(said.text) or _LOST_DAEMON.search(said.text)
+        return pod.exit_code == _KILLED and is_read and said.is_whole and not says_why
 
     def _node_of(self, pod: PodStatus, *, ranks_per_node: int, under_mpi: bool) -> int:
         if pod.is_launcher:
@@ -450,10 +450,11 @@ class RunLog:
         """
         judged = [pod for pod in pods if pod.is_launcher] if under_mpi else list(pods)
         first = next((pod for pod in judged if pod.is_launcher or pod.number == 0), None)
-        said = self.words.last_output(first) if first is not None and first.is_launcher else ""
+        said = self.words.last_output(first) if first is not None and first.is_launcher else None
         is_unread = first is not None and first.name in unread and (prints_result or first.is_launcher)
-        is_unread = is_unread or (first is not None and first.is_launcher and self.copies.lacks(first))
-        claimed = bool(self._result) or not (prints_result or is_unread or _LOST_DAEMON.search(said))
+        is_unread = is_unread or (said is not None and not said.is_whole)
+        lost_daemon = said is not None and _LOST_DAEMON.search(said.text)
+        claimed = bool(self._result) or not (prints_result or is_unread or lost_daemon)
         succeeded = claimed and first is not None and first.exit_code == 0
         failed = [pod for pod in judged if pod.exit_code not in (0, INTERRUPTED)]
         # mpirun ends because of a worker that was killed.
@@ -464,11 +465,11 @@ class RunLog:
         of_all = self.words.ranks_that_met(first) if under_mpi and first is not None else None
 
         def log_of(pod: PodStatus) -> PodLog:
+            last, met = self.words.last_output(pod, _JUDGED_BYTES), of_all or self.words.ranks_that_met(pod)
+            is_read = pod.name not in unread and last.is_whole and met.is_whole
             # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
-            lines = self.words.last_output(pod, _JUDGED_BYTES).split("\n")
-            met = self.words.ranks_that_met(pod) if of_all is None else of_all
-            is_read = pod.name not in unread and not self.copies.lacks(pod)
-            return PodLog(lines=lines, met=met if num_pods > 1 else None, is_read=is_read)
+            lines = last.text.split("\n")
+            return PodLog(lines=lines, met=met.ranks if num_pods > 1 else None, is_read=is_read)
 
         shown = shown_by(failed, log_of, has_result=has_result)
         if first is not None and first.exit_code == 0:
@@ -490,8 +491,8 @@ class RunLog:
             return
         refused = next((pod for pod in judged if pod.exit_code == RequestError.exit_code), None)
         if failed and refused:
-            said = self.words.last_error(refused)
-            self._outcome("refused", f"{refused.label} {f'says {quoted(said)}' if said else 'refuses the request'}")
+            error = self.words.last_error(refused)
+            self._outcome("refused", f"{refused.label} {f'says {quoted(error)}' if error else 'refuses the request'}")
             return
         # Each rank of a training that misses its target ends with 1, and so does the pod that prints the result.
         missed = has_result and first is not None and first.exit_code == 1 and only_missed(shown)
