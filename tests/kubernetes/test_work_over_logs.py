@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from kubernetes.kubectl_script_double import log_of, scripted
+from kubernetes.attempted import Cluster, running
+from kubernetes.kubectl_script_double import LOGS, log_of, scripted
+from kubernetes.test_interrupted_pods import ended
 from kubernetes.test_pod_failures import _MET, _lost
 from kubernetes.test_run_log import Heard, ended_pod, training
 
@@ -18,7 +20,7 @@ from seatrial.targets.kubernetes import pod_failures
 from seatrial.targets.kubernetes.kubectl import Kubectl
 from seatrial.targets.kubernetes.log_copies import LogCopies
 from seatrial.targets.kubernetes.log_reader import PodLogs
-from seatrial.targets.kubernetes.pods import PodStatus
+from seatrial.targets.kubernetes.pods import DELETED, PodStatus
 
 _WHY = "watchdog thread terminated with exception: NCCL error: remote process exited or there was a network error"
 
@@ -91,17 +93,47 @@ class _Compared(PodStatus):
     __hash__ = PodStatus.__hash__
 
 
+def _compared(pod: PodStatus) -> PodStatus:
+    _Compared.times = 0
+    return _Compared(**{field.name: getattr(pod, field.name) for field in fields(PodStatus)})
+
+
 def test_the_logs_of_many_pods_are_found_without_comparing_the_pods(tmp_path: Path) -> None:
-    pods = [
-        _Compared(**{field.name: getattr(ended_pod(number, 1), field.name) for field in fields(PodStatus)})
-        for number in range(40)
-    ]
+    pods = [_compared(ended_pod(number, 1)) for number in range(40)]
     gone = [(log_of(pod.name), f"echo 'Error: pods \"{pod.name}\" not found' >&2; exit 1") for pod in pods]
     kubectl = Kubectl(program=scripted(tmp_path, *gone), namespace=None)
     copies = LogCopies(tmp_path)
     assert len(PodLogs(kubectl, copies).read_to_end(pods, 20.0)) == len(pods)
     assert [*copies.finish(lambda: False)] == []
     assert _Compared.times == 0
+
+
+def test_the_end_of_a_training_compares_no_pods(tmp_path: Path) -> None:
+    """Operators delete all other pods, which may be thousands, when the first one has ended."""
+    heard = Heard(tmp_path, None)
+    heard.run_log.take_text(["trained 4 of 4 steps: loss 0.1"])
+    others = [replace(ended_pod(number, 143), stop=DELETED, deleted=True) for number in range(1, 40)]
+    heard.run_log.end_by_exit_codes([*map(_compared, [ended_pod(0, 0), *others])], under_mpi=False)
+    assert heard.outcome(training())["how"] == "ended"
+    assert _Compared.times == 0
+
+
+def test_pods_that_never_ran_are_compared_with_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, times, equal = 60, 0, PodStatus.__eq__
+
+    def counted(pod: PodStatus, other: object) -> bool:
+        nonlocal times
+        times += 1
+        return equal(pod, other)
+
+    monkeypatch.setattr(PodStatus, "__eq__", counted)
+    refused = [{**running(number), "status": {"phase": "Failed", "reason": "OutOfcpu"}} for number in range(1, count)]
+    cluster = Cluster(tmp_path, [ended(0, 1), *refused], (LOGS, "exit 0"), reason_s=0.2)
+    attempt = cluster.attempt_at(replace(training(), nodes=count, detail=cluster.job.detail))
+    attempt.run()
+    attempt.cleanup(keep=False)
+    assert attempt._follower.known["trial-1-1-x"].never_ran
+    assert times < 5 * count
 
 
 def test_a_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,7 +349,7 @@ class Attempt:
         if self._interrupt_undecided():
             return
         run_log, pods = self._run_log, list(self._follower.known.values())
-        refused = [pod for pod in pods if pod.never_ran and not self._follower.is_replaced(pod)]
+        refused = {pod for pod in self._follower.unreplaced() if pod.never_ran}
         failed = sorted(
             (pod for pod in pods if (pod.exit_code not in (0, None) and not pod.stop) or pod in refused),
             key=lambda pod: (not pod.killed, pod.ended_at),
@@ -374,7 +374,7 @@ class Attempt:
             run_log.note("error", f"{first.label} {first.end} although the run in it had come to its end")
         # Under MPI other ranks decide where a pod ran; each of its hosts is trusted with the verdict.
         may_be_filled = isinstance(self._job, Job) and not self._under_mpi and not run_log.interrupted
-        filled = [pod for pod in failed if may_be_filled and run_log.ran_out_of_memory(pod)]
+        filled = {pod for pod in failed if may_be_filled and run_log.ran_out_of_memory(pod)}
         failed = [pod for pod in failed if pod not in filled]
         # The conductor that would miss a pod may have ended with it, or because of it.
         if (was_interrupted or not run_log.over) and not run_log.interrupted and self._blame_killed(failed):

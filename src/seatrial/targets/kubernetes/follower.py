@@ -69,6 +69,8 @@ class PodFollower:
     ) -> None:
         self.pods: tuple[PodStatus, ...] = ()
         """The pods that the API server listed last."""
+        self._uids: frozenset[str] = frozenset()
+        """Their uids."""
         self.known: dict[str, PodStatus] = {}
         """Name -> last state, of all pods that were ever listed."""
         self._start_number = 0
@@ -201,16 +203,16 @@ class PodFollower:
 
     def is_listed(self, pod: PodStatus) -> bool:
         """Return whether the pod still exists."""
-        return any(listed.uid == pod.uid for listed in self.pods)
+        return pod.uid in self._uids
 
     def has_read(self, pod: PodStatus) -> bool:
         """Return whether the log of the first pod, which this must be, has been read to its end."""
         return self.first_log is not None and self.first_log.pod.uid == pod.uid and self.first_log.complete
 
-    def is_replaced(self, pod: PodStatus) -> bool:
-        """Return whether a controller has made another pod in the place of this one."""
-        newest = [known.uid for known in self.known.values() if known.number == pod.number][-1]
-        return pod.number >= 0 and newest != pod.uid
+    def unreplaced(self) -> list[PodStatus]:
+        """Return the known pods in whose place no controller has made another one."""
+        newest = {pod.number: pod.uid for pod in self.known.values()}
+        return [pod for pod in self.known.values() if pod.number < 0 or newest[pod.number] == pod.uid]
 
     def poll(self) -> None:
         """Ask the cluster and read what the first pod has written."""
@@ -336,10 +338,10 @@ class PodFollower:
         self.pods = pods = tuple(
             self._as_announced(self._as_it_ended(pod)) for pod in pods if pod.start == self._start_number
         )
+        self._uids = listed = frozenset(pod.uid for pod in pods)
         # When the first pod has succeeded, the operators delete the others.
         first = self.first() or (None if self.first_log is None else self.latest(self.first_log.pod))
         has_succeeded = first is not None and first.exit_code == 0
-        listed = {pod.uid for pod in pods}
         # They disappeared between two answers.
         gone = [
             replace(pod, stop=DELETED, deleted=True)

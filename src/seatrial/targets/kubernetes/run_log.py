@@ -474,7 +474,7 @@ class RunLog:
         shown = shown_by(failed, log_of, has_result=has_result)
         if first is not None and first.exit_code == 0:
             # Then operators delete the other pods. Of one that was stopped only a failure counts that its log shows.
-            stopped = [pod for pod in judged if pod.stop and shown.get(pod, Shown.STOPPED) == Shown.STOPPED]
+            stopped = {pod for pod in judged if pod.stop and shown.get(pod, Shown.STOPPED) == Shown.STOPPED}
             judged = [pod for pod in judged if pod not in stopped]
             shown = {pod: what for pod, what in shown.items() if pod not in stopped}
             failed = [*shown]
@@ -556,7 +556,8 @@ class RunLog:
         known = {entry.name: entry.hostname for entry in conclusion.trial.nodes}
         named = [known.get(node, "") for node in nodes_to_cordon(conclusion.findings)]
         doubted = self.ranks_elsewhere(ranks_per_node) if under_mpi else ()
-        return [node for node in dict.fromkeys(named) if node in _nodes_of(self._pods).values() and node not in doubted]
+        hosts = {*_nodes_of(self._pods).values()}
+        return [node for node in dict.fromkeys(named) if node in hosts and node not in doubted]
 
     def _take(self, message: dict[str, Any]) -> None:
         self._events.append(message)
