@@ -275,7 +275,6 @@ _ASKS_BY_NAME = {
     "seatrial.probe": "files of the kernel and of root, and libraries that this process has loaded",
     "seatrial.agent.py_spy": "beside the Python that runs it",
     "seatrial.agent.program_ranks": "a folder on whose way no other user could have put anything",
-    "seatrial.environment.working_folder": "a folder on whose way no other user could have put anything",
     "seatrial.targets.kubernetes.kubectl": "a file in /var/run",
     "seatrial.targets.mpirun.implementations": "files in /etc",
     "seatrial.bundle": "the code itself",
@@ -284,7 +283,8 @@ _ASKS_BY_NAME = {
     "seatrial.cli.run_command": "the working folder",
     "seatrial.training.checkpoint": "the names in a folder that is open, without a question about any of them",
     "seatrial.training.data.dataset_files": "the folder of data, once nothing was found in it",
-    **dict.fromkeys(("seatrial.files", "seatrial.folders", "seatrial.start"), "the places that judge mounts"),
+    **dict.fromkeys(("seatrial.files", "seatrial.folders"), "the names in a folder that is open"),
+    "seatrial.start": "sent as text, alone; a name in its own folder, which is for this user alone",
 }
 """Modules that ask a file system by the name of a file what is there, and of whose: another user may have mounted one
 at that name (FUSE) that answers nothing, and nobody can end a process that waits for it."""
@@ -336,6 +336,27 @@ def test_mounts_are_judged_in_one_place_before_they_are_asked() -> None:
     }
     assert sorted(each for each, known in asked.items() if known is None) == []
     assert sorted({*_ASKS_BY_NAME} - {*asked.values()}) == [], "they ask nothing"
+
+
+@pytest.mark.parametrize(
+    ("module", "asking"),
+    [
+        ("start", {"_write_copy"}),
+        ("ways", set()),
+        ("files", {"names_in"}),
+        ("folders", {"passing_file"}),
+        ("environment.working_folder", set()),
+        ("targets.ssh.bootstrap", set()),
+    ],
+)
+def test_what_judges_ways_asks_by_descriptors(module: str, asking: set[str]) -> None:
+    """Between two questions by one name another user can mount something there."""
+    tree = _tree(ROOT.joinpath("src/seatrial", *module.split(".")).with_suffix(".py"))
+    lines = {*_asks_by_name(tree)}
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    found = {it.name for it in functions if any(it.lineno <= line <= (it.end_lineno or 0) for line in lines)}
+    assert found == asking
+    assert len(lines) == len(asking)
 
 
 @pytest.mark.parametrize(

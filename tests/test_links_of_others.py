@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seatrial import start
+from seatrial import start, ways
 from seatrial.bundle import write_bundle
 from seatrial.errors import RequestError
 from seatrial.folders import open_above, open_with_links
@@ -102,7 +102,7 @@ def test_a_link_of_any_other_in_a_container_of_a_user(
 ) -> None:
     """It shows those of root and of all others as 65534's."""
     monkeypatch.setattr(start, "_has_own_numbers", lambda: True)
-    monkeypatch.setattr(start, "_is_below_open", lambda path: False)
+    monkeypatch.setattr(ways, "trusted_users", lambda is_below_open: start.trusted_users(False))
     (secret := tmp_path / "token").write_text("hf_secret")
     (link := tmp_path / "hosts").symlink_to(secret)
     os.chown(link, start.NOBODY, start.NOBODY, follow_symlinks=False)
@@ -115,13 +115,12 @@ def test_a_file_system_of_another_user_on_the_way_is_not_asked(
     read: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (path := tmp_path / "hosts").write_text("node1\n")
-    way_to = start.way_to
 
-    def mounted_meanwhile(path: str, folder: str = "/") -> Iterator[tuple[str, int, int, bool]]:
+    def mounted_meanwhile(path: str, folder: str) -> Iterator[tuple[str, int, int, bool, bool]]:
         """Of a descriptor that is closed nothing can be asked."""
-        return iter([("/tmp/theirs", -1, 12345, False)]) if folder == "/" else way_to(path, folder)
+        return iter([("/tmp/theirs", -1, 12345, False, False)])
 
-    monkeypatch.setattr(start, "way_to", mounted_meanwhile)
+    monkeypatch.setattr(ways, "way_to", mounted_meanwhile)
     with pytest.raises(RequestError, match="/tmp/theirs is on a file system that user 12345 has mounted"):
         read(path)
 

@@ -83,6 +83,20 @@ def test_nothing_is_asked_behind_a_link_of_a_neighbor(
         _USES[use](Path("named"))
 
 
+@pytest.mark.parametrize("mounts_at", [".", ".."])
+@pytest.mark.parametrize("use", sorted({*_USES} - {"--init", "--log"}))
+def test_a_mount_over_the_folder_of_the_user_in_a_container(
+    use: str, mounts_at: str, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbor makes it where the user types, or above, once the process is there. Whether root is trusted in a
+    container of a user depends on the folders above, which are asked as they are open, and not by their names."""
+    monkeypatch.setattr(start, "_has_own_numbers", lambda: True)
+    (theirs / "reports").mkdir()
+    monkeypatch.chdir(theirs)
+    with mounted_and_unasked((theirs / mounts_at).resolve()):
+        _USES[use](Path("reports"))
+
+
 @pytest.mark.parametrize("owner", [0, NEIGHBOR])
 @pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777])
 def test_a_mount_in_a_folder_of_others_is_not_asked(

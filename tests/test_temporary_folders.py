@@ -71,7 +71,7 @@ def test_a_folder_that_is_exchanged_while_it_is_judged(tmp_path: Path, monkeypat
         assert exchanged_by == ""
     real = start.way_to
 
-    def exchanged(path: str) -> Iterator[tuple[str, int, int, bool]]:
+    def exchanged(path: str) -> Iterator[tuple[str, int, int, bool, bool]]:
         folder.rename(tmp_path / "moved")
         folder.mkdir()
         return real(path)

@@ -40,8 +40,8 @@ from seatrial.start import (
     owner_of_new_files,
     owns,
     reached,
-    require_openly_led,
 )
+from seatrial.ways import require_openly_led
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

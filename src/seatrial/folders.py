@@ -152,9 +152,9 @@ def is_of_another_user(path: str) -> bool:
     """Return whether another user owns what is at a path, or a folder or a link on its way; root and this user are
     none. Of a path that is not there yet its way counts as far as it goes."""
     with contextlib.suppress(OSError):
-        for name, fd, user, _ in way_to(path):
+        for _, fd, user, _, is_below_open in way_to(path):
             # The file system of a user may answer nothing.
-            if user or os.fstat(fd).st_uid not in trusted_users(name):
+            if user or os.fstat(fd).st_uid not in trusted_users(is_below_open):
                 return True
     return False
 
@@ -250,11 +250,12 @@ def leading_link(path: str | os.PathLike[str], opened: int) -> str:
     last = None
     try:
         # The user has chosen the working folder, and may be unable to enter those above it.
-        for name, visited, user, _ in way_to(os.fspath(path), "/" if os.path.isabs(path) else os.curdir):
+        start = "/" if os.path.isabs(path) else os.curdir
+        for name, visited, user, _, is_below_open in way_to(os.fspath(path), start):
             if user:
                 return f"{name} is on a file system that user {user} has mounted"
             last = os.fstat(visited)
-            if stat.S_ISLNK(last.st_mode) and last.st_uid not in trusted_users(name):
+            if stat.S_ISLNK(last.st_mode) and last.st_uid not in trusted_users(is_below_open):
                 return f"{name} is a link of user {last.st_uid}"
         is_same = last is not None and os.path.samestat(last, os.fstat(opened))
     except OSError as error:
@@ -287,11 +288,11 @@ def exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
     """
     open_to = ""
     # A working folder that was removed matters to relative paths only.
-    for name, fd, user, _ in way_to(os.path.join("" if os.path.isabs(path) else os.getcwd(), path)):
+    for name, fd, user, _, is_below_open in way_to(os.path.join("" if os.path.isabs(path) else os.getcwd(), path)):
         if user:
             raise ForeignError(name, user)
         status = os.fstat(fd)
-        if not open_to and status.st_uid not in trusted_users(name):
+        if not open_to and status.st_uid not in trusted_users(is_below_open):
             open_to = f"{name} belongs to user {status.st_uid}"
         if open_to:
             return open_to, open_to, status

@@ -221,42 +221,16 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def require_openly_led(path: str, opened: int) -> None:
-    """Raise PermissionError where another user may have led a path to a file that is none of that one's.
-
-    That user may be unable to read it, and want it read here, since parts of it go elsewhere. Nothing is asked
-    of a file system that another user has mounted. ``opened``: what the path has led to, open.
-    """
-    owner, last = mounted_by(opened) or os.fstat(opened).st_uid, None
-    for name, fd, user, _ in way_to(path, "/" if os.path.isabs(path) else os.curdir):
-        words = ""
-        if user:
-            if user == owner:
-                return
-            words = f"{name} is on a file system that user {user} has mounted"
-        else:
-            last = os.fstat(fd)
-            # A container of a user shows links of all others as those of root, which alone can make them in "/".
-            trusted = trusted_users(name) if os.path.dirname(name) == "/" else trusted_users(name) - {NOBODY}
-            if stat.S_ISLNK(last.st_mode) and last.st_uid not in (owner, *trusted):
-                words = f"{name} is a link of user {last.st_uid}"
-        if words:
-            advice = "so that one may want another file read; name the file by its own path"
-            raise PermissionError(errno.EPERM, f"{words}, {advice}", path)
-    if last is None or not os.path.samestat(last, os.fstat(opened)):
-        raise OSError(errno.ESTALE, "it was exchanged while it was opened", path)
-
-
-def trusted_users(path: str = "/", owners: "Collection[int]" = ()) -> "set[int]":
-    """Return the users who may own what is at ``path``: this one, root, and ``owners``.
+def trusted_users(is_below_open: bool = False, owners: "Collection[int]" = ()) -> "set[int]":
+    """Return the users who may own a file: this one, root, and ``owners``.
 
     A container of a user shows root as the one as which it shows all others whom it does not have. Below a folder in
-    which a group or all users can make others, that one is not trusted, and nowhere for being one of ``owners``, who
-    come from another machine: there the number may be a user's own. ``path``: with no link in it but the last name.
+    which a group or all users can make others (``way_to``), that one is not trusted, and nowhere for being one of
+    ``owners``, who come from another machine: there the number may be a user's own.
     """
     if not _has_own_numbers():
         return {0, os.geteuid(), *owners}
-    as_root = set() if _is_below_open(path) else {NOBODY}
+    as_root = set() if is_below_open else {NOBODY}
     return {0, os.geteuid()} | {*owners} - {NOBODY} | as_root
 
 
@@ -293,9 +267,12 @@ def refusal_of_number() -> str:
     )
 
 
-def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]":
+def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool, bool]]":
     """Yield what the kernel visits on the way from ``start`` to a path, each link among it: the name, a descriptor
-    (O_PATH) that is open until the next one, what ``mounted_by`` returns for it, and whether it is the last.
+    (O_PATH) that is open until the next one, what ``mounted_by`` returns for it, whether it is the last, and, for
+    ``trusted_users``, whether others may be able to make files in a folder above. That is asked by descriptors: at a
+    name another user may have mounted something since then. Outside of a container of a user, where nobody needs it,
+    the folders above ``start`` are left out.
 
     Nothing has asked the server of that file system yet. The next step does: for a name, or where a link leads.
     ``start`` is a folder, and opened as it is. Raises OSError with the name that cannot be reached.
@@ -307,7 +284,8 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
         # By the path of that folder: those above it count, and ".." leads there.
         place = start if start == "/" else os.readlink(f"/proc/self/fd/{folder}")
         mount, user = mount_of(folder), mounted_by(folder)
-        yield place, folder, user, not names
+        is_below_open = start != "/" and _is_below_open(folder)
+        yield place, folder, user, not names, is_below_open
         while names:
             num_visited += 1
             if num_visited + len(names) > _MOST_NAMES:
@@ -320,9 +298,11 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
                 # To read all mounts takes its time. While the folder is open no other mount gets the number of its one.
                 its_mount = mount_of(fd)
                 its_user = user if its_mount and its_mount == mount else mounted_by(fd)
-                yield entry, fd, its_user, not names
+                is_open = os.fstat(folder).st_mode & 0o022 != 0
+                its_below = _is_below_open(fd) if name == ".." else is_below_open or is_open
+                yield entry, fd, its_user, not names, its_below
                 if not stat.S_ISLNK(os.fstat(fd).st_mode):
-                    place, mount, user = entry, its_mount, its_user
+                    place, mount, user, is_below_open = entry, its_mount, its_user, its_below
                     os.dup2(fd, folder, inheritable=False)
                     continue
                 links += 1
@@ -340,9 +320,10 @@ def way_to(path: str, start: str = "/") -> "Iterator[tuple[str, int, int, bool]]
                 os.dup2(begun, folder, inheritable=False)
                 os.close(begun)
                 mount, user = mount_of(folder), mounted_by(folder)
+                is_below_open = is_past_names and _is_below_open(folder)
             if os.path.isabs(target) or not names:
                 # The link leads to "/" or ".", or on from there: to what was visited before.
-                yield place, folder, user, not names
+                yield place, folder, user, not names, is_below_open
     finally:
         os.close(folder)
 
@@ -359,7 +340,7 @@ def reached(name: str, start: str) -> "Iterator[int]":
         if not _names_of(name):
             # Of many files in one folder not each is worth reading all mounts.
             fd = os.open(start, _UNASKED_FOLDER)
-        for place, found, user, is_last in way_to(name, start) if fd < 0 else ():
+        for place, found, user, is_last, _ in way_to(name, start) if fd < 0 else ():
             chosen = user if chosen < 0 else chosen
             if user not in (0, chosen):
                 raise ForeignError(ascii(place)[1:-1], user)
@@ -411,14 +392,14 @@ def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
     entered: set[int] = set()
     is_theirs, mode, owner = False, 0, 0
     first = _first_mounts()
-    for place, fd, user, is_last in way_to(names, start):
+    for place, fd, user, is_last, is_below_open in way_to(names, start):
         # A user who can write to a folder can mount something over it, wherever it lies.
         is_new = user != 0 and _identity(_line_of(mount_of(fd))) not in first
         if entered and user not in entered and (is_theirs or mode & 0o022 or is_new):
             raise ForeignError(ascii(place)[1:-1], user)
         entered |= {0, user}
         status = os.fstat(fd)
-        is_foreign = user != 0 or status.st_uid not in trusted_users(place)
+        is_foreign = user != 0 or status.st_uid not in trusted_users(is_below_open)
         if not stat.S_ISLNK(status.st_mode):
             mode, owner = status.st_mode, status.st_uid
             is_foreign = is_foreign or (mode & 0o022 != 0 and not mode & stat.S_ISVTX)
@@ -549,24 +530,40 @@ def _has_own_numbers() -> bool:
     return False
 
 
-def _is_below_open(path: str) -> bool:
-    while path != os.path.dirname(path):
-        path = os.path.dirname(path)
-        try:
+def _is_below_open(fd: int) -> bool:
+    """Return whether others can, or may be able to, make files in a folder above an open one.
+
+    One that is closed to us counts, and one on the file system of another user, who may answer nothing.
+    """
+    if not _has_own_numbers():
+        return False
+    folder, mount, below = os.dup(fd), "", None
+    try:
+        for _ in range(_MOST_NAMES):
+            its_mount = mount_of(folder)
+            if its_mount != mount and mounted_by(folder):
+                return True
+            status = os.fstat(folder)
+            if below and its_mount == mount and os.path.samestat(status, below):
+                return False  # "/" is above itself.
             # Where an access control list names users, the bits of the group are what it allows at most.
-            is_open = os.stat(path).st_mode & 0o022 != 0
-        except OSError as error:
-            # Above the working folder one may be closed to us.
-            is_open = isinstance(error, PermissionError)
-        if is_open:
-            return True
-    return False
+            if below and status.st_mode & 0o022:
+                return True
+            mount, below = its_mount, status
+            above = os.open("..", _UNASKED_FOLDER, dir_fd=folder)
+            os.dup2(above, folder, inheritable=False)
+            os.close(above)
+    except OSError:
+        return True
+    finally:
+        os.close(folder)
+    return True
 
 
 def without_links(path: str) -> str:
     """Return the path without links in it. Raises ForeignError before anything could wait for another user."""
     name = "/"
-    for name, _, user, _ in way_to(os.path.join(os.getcwd(), path)):
+    for name, _, user, _, _ in way_to(os.path.join(os.getcwd(), path)):
         if user:
             raise ForeignError(name, user)
     return name

@@ -288,8 +288,8 @@ def test_the_mount_of_another_user(home: Path, monkeypatch: pytest.MonkeyPatch) 
     (home / "mine.py").symlink_to(home / "key")
 
     def way(path: str, start: str = "/") -> object:
-        for name, fd, _, is_last in way_to(path, start):
-            yield name, fd, _OTHER if name.endswith("mine.py") else 0, is_last
+        for name, fd, _, *more in way_to(path, start):
+            yield name, fd, _OTHER if name.endswith("mine.py") else 0, *more
 
     monkeypatch.setattr(working_folder, "way_to", way)
     assert refusal(home, "mine.py") == ""

@@ -36,7 +36,7 @@ def as_another_user(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Have what we own belong to another user than this one."""
     others = {os.lstat(parent).st_uid for parent in (folder, *folder.parents)} - {os.geteuid()}
     monkeypatch.setattr(
-        working_folder, "trusted_users", lambda path="/", owners=(): {*owners} | others | {os.geteuid() + 1}
+        working_folder, "trusted_users", lambda is_below=False, owners=(): {*owners} | others | {os.geteuid() + 1}
     )
     monkeypatch.setattr(working_folder, "owner_of_new_files", lambda fd: os.geteuid() + 1)
 

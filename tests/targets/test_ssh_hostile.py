@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_a_folder_of_a_neighbor_is_not_entered(
     users = {os.geteuid()} if trusted else {os.geteuid() + 1}
     header = {"path": str(folder), "owners": [], "mounters": [], "open_places": [], **there}
     header["open_places"] = [path.format(folder=folder) for path in header["open_places"]]
-    bootstrap._enter(header, lambda path, owners: users | {*owners}, way_to)
+    bootstrap._enter(header, lambda is_below_open, owners: users | {*owners}, way_to)
     assert Path.cwd() == (folder if enters else Path.home())
 
 
@@ -175,14 +176,15 @@ def test_the_folder_that_is_judged_is_the_one_that_is_entered(tmp_path: Path, mo
             link.symlink_to(tmp_path / "other")
         return fd
 
-    def nobody(path: str, owners: list[int]) -> set[int]:
-        judged.append(path)
-        return {os.geteuid()} if path == str(link) else set()
+    def way(path: str) -> Iterator[tuple[str, int, int, bool, bool]]:
+        for step in way_to(path):
+            judged.append(os.readlink(f"/proc/self/fd/{step[1]}"))
+            yield step
 
     monkeypatch.setattr(os, "open", open_before_the_exchange)
-    bootstrap._enter({"path": str(link / "job"), "owners": [], "mounters": [], "open_places": []}, nobody, way_to)
-    monkeypatch.undo()
-    assert judged == [str(link), str(tmp_path / "theirs" / "job")]
+    header = {"path": str(link / "job"), "owners": [], "mounters": [], "open_places": []}
+    bootstrap._enter(header, lambda is_below_open, owners: {os.geteuid()}, way)
+    assert judged[-1] == os.getcwd() == str(tmp_path / "theirs" / "job")
 
 
 @pytest.mark.parametrize("path", ["/nowhere:", ".", ":"])

@@ -65,7 +65,7 @@ def _looked_at(path: str) -> tuple[str, str | None]:
     An empty path: it cannot be executed. Of the file system of another user nothing is asked, who may answer nothing.
     """
     found, others = "", None
-    for name, fd, mounter, is_last in way_to(path):
+    for name, fd, mounter, is_last, _ in way_to(path):
         if mounter:
             return name, others or name
         status = os.fstat(fd)

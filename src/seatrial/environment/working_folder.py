@@ -26,6 +26,7 @@ from seatrial.start import (
     absolute_entries,
     mount_of,
     owner_of_new_files,
+    reached,
     refusal_of_number,
     trusted_users,
     way_to,
@@ -115,7 +116,8 @@ def is_here(folder: str, trust: FolderTrust) -> bool:
     """
     try:
         for step in _steps(folder, trust.mounters):
-            if stat.S_ISLNK(step.status.st_mode) and step.status.st_uid not in trusted_users(step.name, trust.owners):
+            trusted = trusted_users(step.is_below_open, trust.owners)
+            if stat.S_ISLNK(step.status.st_mode) and step.status.st_uid not in trusted:
                 return True  # It may lead anywhere.
     except ForeignError:
         return True
@@ -288,8 +290,8 @@ def open_folder() -> str:
     here = os.readlink("/proc/self/cwd")
     if refusal(here, "", FolderTrust(), strict=True):
         return here
-    with suppress(OSError):
-        if os.path.samefile(here, "/proc/self/cwd"):
+    with suppress(OSError), reached(here, "/") as fd:
+        if os.path.samestat(os.fstat(fd), os.stat("/proc/self/cwd")):
             return ""
     return here  # It was removed, or renamed.
 
@@ -313,6 +315,8 @@ class _Step:
     """What ``_acl_rights`` returns for it."""
     is_last: bool
     """Nothing that exists in this folder comes next, so that its sticky bit guards nothing."""
+    is_below_open: bool
+    """Others may be able to make files in a folder above (``start.way_to``)."""
     missing: str = ""
     """The next name, where there is none."""
 
@@ -338,13 +342,21 @@ def _steps(path: str, mounters: Collection[int] | None) -> Iterator[_Step]:
     """
     above = None
     try:
-        for name, fd, mounter, is_last in way_to(path):
+        for name, fd, mounter, is_last, is_below_open in way_to(path):
             if mounters is not None and mounter not in (0, *mounters):
                 raise ForeignError(name, mounter)
             status = os.fstat(fd)
             mount = mount_of(fd) or f"device {status.st_dev}"
             rights = _acl_rights(fd)
-            step = _Step(name=name, status=status, mounter=mounter, mount=mount, acl_rights=rights, is_last=is_last)
+            step = _Step(
+                name=name,
+                status=status,
+                mounter=mounter,
+                mount=mount,
+                acl_rights=rights,
+                is_last=is_last,
+                is_below_open=is_below_open,
+            )
             above = above if stat.S_ISLNK(step.status.st_mode) else step
             yield step
     except FileNotFoundError as error:
@@ -359,7 +371,7 @@ def _with_owners(
     share: tuple[int, int] | None = None
     for step in steps:
         words = ""
-        if step.status.st_uid not in trusted_users(step.name, trust.owners):
+        if step.status.st_uid not in trusted_users(step.is_below_open, trust.owners):
             share = share or (_share_of(folder, trust.mounters) if may_map_owners(step.status) else _NO_SHARE)
             if strict or share != (step.status.st_dev, step.status.st_uid):
                 words = f"{step.name} belongs to user {step.status.st_uid}"
@@ -386,7 +398,7 @@ def _share_of(folder: str, mounters: Collection[int]) -> tuple[int, int]:
     """Return the device of a folder, and the owner of all files there, also of ours: NFS and FUSE may map all users to
     one."""
     with suppress(OSError):
-        for _, fd, mounter, is_last in way_to(folder):
+        for _, fd, mounter, is_last, _ in way_to(folder):
             if mounter not in (0, *mounters):
                 break
             if is_last and stat.S_ISDIR(os.fstat(fd).st_mode):

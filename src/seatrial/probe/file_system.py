@@ -75,7 +75,7 @@ def own_places(paths: Iterable[Path], root: Path = Path("/")) -> list[str] | Non
         try:
             # Not as abspath has it: after a link ``..`` is the folder above the place to which it leads.
             way = path if path.is_absolute() else os.path.join(os.getcwd(), path)
-            for _, fd, _, _ in way_to(os.fspath(way)):
+            for _, fd, _, _, _ in way_to(os.fspath(way)):
                 is_begun = True
                 mount = table.get(mount_of(fd))
                 if boot is None or mount is None or not _is_of_one_machine(mount, root / "sys"):

@@ -32,8 +32,8 @@ _MAX_UNSENT_BYTES = 1 << 20
 def receive_bundle(
     stream: BinaryIO,
     copy_in_memory: Callable[[bytes, str, str], int],
-    trusted_users: Callable[[str, list[int]], set[int]],
-    way_to: Callable[[str], Iterator[tuple[str, int, int, bool]]],
+    trusted_users: Callable[[bool, list[int]], set[int]],
+    way_to: Callable[[str], Iterator[tuple[str, int, int, bool, bool]]],
     absolute_entries: Callable[[Mapping[str, str]], dict[str, str]],
 ) -> int:
     """Receive the bundle, run the module that the first line names, and return its exit code.
@@ -58,8 +58,8 @@ def receive_bundle(
 
 def _enter(
     folder: dict[str, Any],
-    trusted_users: Callable[[str, list[int]], set[int]],
-    way_to: Callable[[str], Iterator[tuple[str, int, int, bool]]],
+    trusted_users: Callable[[bool, list[int]], set[int]],
+    way_to: Callable[[str], Iterator[tuple[str, int, int, bool, bool]]],
 ) -> None:
     """Enter the folder in which the user typed, unless another user could have put files into it here.
 
@@ -70,7 +70,7 @@ def _enter(
     (``environment/working_folder.py``).
     """
     with contextlib.suppress(OSError):
-        for _, fd, mounter, is_last in way_to(folder["path"]):
+        for _, fd, mounter, is_last, is_below_open in way_to(folder["path"]):
             if mounter not in (0, *folder["mounters"]):
                 return
             status, is_link = os.fstat(fd), stat.S_ISLNK(os.fstat(fd).st_mode)
@@ -79,7 +79,7 @@ def _enter(
             # Its path as it is now: who can exchange a link on the way must not have another folder looked at.
             place = os.readlink(f"/proc/self/fd/{fd}")
             is_open = not is_link and status.st_mode & 0o002 and place not in folder["open_places"]
-            if is_open or status.st_uid not in trusted_users(place, folder["owners"]):
+            if is_open or status.st_uid not in trusted_users(is_below_open, folder["owners"]):
                 return
             if not is_link:
                 os.fchdir(fd)
