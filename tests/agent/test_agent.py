@@ -38,7 +38,9 @@ def _gone(pids: list[int]) -> bool:
 def test_hello_is_all_that_it_sends_before_the_welcome(conductor: StubConductor) -> None:
     hello = conductor.hello
     assert hello["node_rank"] == 0
-    assert proves(conductor.proof["proof"], TOKEN, "agent", hello["nonce"], "c", 0)
+    process = conductor.proof["process"]
+    assert len(process) == 32
+    assert proves(conductor.proof["proof"], TOKEN, "agent", hello["nonce"], "c", 0, process=process)
     assert TOKEN not in str(conductor.heard)
     conductor.send({"kind": "welcome", "run": "x"})
     node = conductor.until_kind("node")

@@ -24,7 +24,9 @@ _TIMEOUT_S = 20.0
 class StubAgent:
     """One node with two ranks. ``serve`` answers until ``stop`` or ``leave_at``."""
 
-    def __init__(self, port: int, node: int = 0, source: str = "127.0.0.1", credential: str = "") -> None:
+    def __init__(
+        self, port: int, node: int = 0, source: str = "127.0.0.1", credential: str = "", process: str = ""
+    ) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S, source_address=(source, 0))
         self.said: list[bytes] = []
         self.tags: LineTags | None = None
@@ -35,7 +37,8 @@ class StubAgent:
         self.send({"kind": "hello", "nonce": "n", "node_rank": node})
         self._lines = self.socket.makefile("rb")
         challenge = (self._decoder.line(self._lines.readline()) or {}).get("challenge", "refused")
-        answer = {"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, node)}
+        answer = {"kind": "proof", "proof": proof(TOKEN, "agent", "n", challenge, node, process=process)}
+        answer |= {"process": process} if process else {}
         with contextlib.suppress(OSError):
             self.send(answer | ({"credential": credential} if credential else {}))
         self.tags = LineTags(TOKEN, "agent", "n", challenge, node)

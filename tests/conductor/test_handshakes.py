@@ -10,11 +10,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from conductor.stub_agent import TOKEN
+from conductor.served import served
+from conductor.stub_agent import TOKEN, StubAgent
 
 from seatrial.agent import agent_main
 from seatrial.conductor.clock import clock_s
 from seatrial.conductor.server import Server
+from seatrial.errors import SeatrialError
 from seatrial.probe import address_search
 from seatrial.protocol.handshake import proof
 from seatrial.protocol.wire import Decoder, encode
@@ -102,6 +104,73 @@ def test_silent_strangers_at_the_first_ports_keep_no_agent_out(monkeypatch: pyte
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         ports = [listener.getsockname()[1] for listener in silent]
         agent_main._connect("127.0.0.1", [*ports, server.port], TOKEN, 0).connection.close()
+
+
+def _cut_once(listener: socket.socket, port: int) -> socket.socket:
+    """Reset the connection of an agent once its proof was passed on and the welcome has come; return the other side."""
+    agent, _ = listener.accept()
+    conductor = socket.create_connection(("127.0.0.1", port), timeout=20.0)
+    with agent:
+        for one, other in ((agent, conductor), (conductor, agent), (agent, conductor)):
+            other.sendall(one.recv(1 << 12))
+        assert conductor.recv(1 << 12)
+        agent.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    return conductor
+
+
+def test_an_agent_that_was_cut_off_after_its_proof_is_lost_and_no_liar() -> None:
+    """Who resets its side of the connection keeps that of the controller open, and the agent tries again."""
+    with served(nodes=2) as run, socket.create_server(("127.0.0.2", run.server.port)) as listener:
+        kept: list[socket.socket] = []
+
+        def pass_on() -> None:
+            kept.append(_cut_once(listener, run.server.port))
+            _pass_on(listener, run.server.port)
+            listener.close()
+
+        path = threading.Thread(target=pass_on)
+        path.start()
+        with pytest.raises(SeatrialError, match="closed the connection"):
+            agent_main._connect("127.0.0.2", [run.server.port], TOKEN, 0)
+        path.join(20.0)
+        kept[0].close()
+        run.over()
+    (note,) = (event for event in run.events if event["kind"] == "note")
+    assert note["text"] == "node 0 was lost before the ranks were started: the control connection was closed"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_two"),
+    [("a", "a", False), ("a", "b", True), ("a", "", True), ("", "a", True), ("", "", True)],
+)
+def test_a_second_claim_is_of_another_process_unless_both_have_one_text(first: str, second: str, are_two: bool) -> None:
+    with served(nodes=2) as run, StubAgent(run.server.port, process=first).socket as one:
+        assert one.recv(1)
+        with StubAgent(run.server.port, process=second).socket as other:
+            assert _is_closed(other)
+        if not are_two:
+            assert _is_closed(one)
+    assert [event["untrusted"] for event in run.events if "untrusted" in event] == ([[0]] if are_two else [])
+
+
+@pytest.mark.parametrize("said", ["b", "", None, 1, ["a"]])
+def test_nobody_in_the_path_changes_the_text_of_an_agent(said: object) -> None:
+    """Its proof covers it: a stranger who passes on the claim of another process would have it taken for this one."""
+    with served(nodes=2) as run:
+        with run.connect() as agent, agent.makefile("rb") as lines:
+            agent.sendall(b"".join(encode(_HELLO)))
+            challenge = (Decoder().line(lines.readline()) or {})["challenge"]
+            own = proof(TOKEN, "agent", "n", challenge, 0, process="a")
+            agent.sendall(b"".join(encode({"kind": "proof", "proof": own, "process": said})))
+            assert _is_closed(agent)
+        assert not run.server.members
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionResetError):
+        while connection.recv(1 << 12):
+            pass
+    return True
 
 
 def _joined_at(monkeypatch: pytest.MonkeyPatch, ports: list[int]) -> str:

@@ -52,7 +52,9 @@ _REFUSED = "rank 0 has no address for the other hosts: each one of its interface
     [
         ("a 10.9.0.5/24", "b 10.9.0.6/24", "", "10.9.0.5/24"),
         ("a 10.9.0.5/24", "b 10.9.0.6/24", "node0", "10.9.0.5/24"),
-        ("a 10.0.2.15/24", "b 10.0.2.15/24", "10.0.2.15", _REFUSED),
+        ("a 10.0.2.15/24", "b 10.0.2.15/24", "10.0.2.15", "10.0.2.15"),
+        ("a 10.0.2.15/24", "b 10.0.2.15/24", "", _REFUSED),
+        ("a 10.0.2.15/24", "b 10.0.2.15/24", "127.0.0.1", _REFUSED),
         ("a", "b 10.9.0.6/24", "127.0.0.1", _REFUSED),
         ("a 10.9.0.5/24", "b !10.9.0.5", "", _REFUSED),
         ("a", "b", "10.9.0.5", "10.9.0.5"),
@@ -89,6 +91,7 @@ _INFINIBAND = ("a 10.1.0.1/16 10.2.0.1/16", "b 10.1.0.2/16 10.2.0.2/16")
 _ONLY_INFINIBAND_SHARED = ("a 192.168.1.9/24 10.2.0.1/16", "b 192.168.7.9/24 10.2.0.2/16")
 _IPV6 = ("a fd00::5/64", "b fd00::6/64")
 _ROUTED_PODS = ("a 10.4.1.5/32", "b 10.4.2.7/32")
+_ONE_NETWORK_TWO_BOOTS = ("a 10.0.0.5/24 fd00::5/64", "b 10.0.0.5/24 fd00::5/64")
 _TWO_NETWORKS = ("a 10.1.0.1/24 10.2.0.1/24", "b 10.1.0.2/24", "c 10.2.0.3/24")
 _MORE_RANKS_OF_A_HOST = ("a 10.9.0.5/24", "a 10.9.0.5/24", "b 10.9.0.6/24")
 
@@ -113,6 +116,9 @@ _MORE_RANKS_OF_A_HOST = ("a 10.9.0.5/24", "a 10.9.0.5/24", "b 10.9.0.6/24")
         (_IPV6, "0.0.0.0", {"fd00::5"}),
         (_ROUTED_PODS, "trial-0.trial", {"10.4.1.5"}),
         (_ROUTED_PODS, "203.0.113.5", {"203.0.113.5 10.4.1.5"}),
+        (_ONE_NETWORK_TWO_BOOTS, "10.0.0.5", {"10.0.0.5"}),
+        (_ONE_NETWORK_TWO_BOOTS, "fd00::5", {"fd00::5"}),
+        ((*_ONE_NETWORK_TWO_BOOTS, "c 10.0.0.6/24"), "10.0.0.5", {"10.0.0.5"}),
         (_TWO_NETWORKS, "", {"10.1.0.1 10.2.0.1", "10.2.0.1 10.1.0.1"}),
         (_MORE_RANKS_OF_A_HOST, "", {"127.0.0.1", "10.9.0.5"}),
         (("a 10.9.0.5/24", "a 10.9.0.5/24"), "10.9.0.5", {"127.0.0.1"}),
@@ -135,6 +141,14 @@ def test_no_rank_of_another_host_tries_what_its_own_host_has() -> None:
 @pytest.mark.parametrize("lines", [("a 10.0.2.15/24", "b 10.0.2.15/24"), ("a", "b"), ("a fd00::5/64", "b fd00::5/64")])
 def test_a_number_of_several_hosts_is_given_to_none(lines: tuple[str, ...]) -> None:
     assert addresses_of_first(_places(*lines), "localhost") == ()
+
+
+def test_no_rank_looks_on_its_own_host_where_rank_0_has_an_address() -> None:
+    """It is the last resort: where rank 0 has another one, no rank looks on its own host."""
+    first, other = _places("a 10.0.2.15/24 192.168.56.10/24", "b 10.0.2.15/24")
+    told = Place(stack=first.stack, addresses=("10.0.2.15", "192.168.56.10/24"))
+    assert nearest_first(told, other) == ["192.168.56.10"]
+    assert addresses_of_first([first, other], "10.0.2.15") == ("192.168.56.10/24",)
 
 
 def test_a_rank_says_where_it_is_in_a_line() -> None:

@@ -341,6 +341,7 @@ def test_an_agent_that_was_dropped_after_its_proof_tries_again(monkeypatch: pyte
     monkeypatch.setattr(agent_main, "read_credential", lambda *words, **limits: munge.Credential(text=_SECRET, host=""))
     monkeypatch.setattr(agent_main, "make_credential", lambda *words, **limits: "MUNGE:x:")
     proofs: list[object] = []
+    processes: set[str] = set()
 
     def conduct(listener: socket.socket) -> None:
         for said in (b"", b"welcome\n"):
@@ -351,7 +352,9 @@ def test_an_agent_that_was_dropped_after_its_proof_tries_again(monkeypatch: pyte
                 answer = {"kind": "proof", "challenge": "c", "proof": own, "credential": "MUNGE:x:"}
                 connection.sendall(b"".join(encode(answer)))
                 answered = Decoder().line(lines.readline()) or {}
-                proofs.append(proves(answered["proof"], _SECRET, "agent", hello["nonce"], "c", 0))
+                process = answered["process"]
+                processes.add(process)
+                proofs.append(proves(answered["proof"], _SECRET, "agent", hello["nonce"], "c", 0, process=process))
                 connection.sendall(said)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -360,7 +363,7 @@ def test_an_agent_that_was_dropped_after_its_proof_tries_again(monkeypatch: pyte
         control = agent_main._connect("127.0.0.1", [listener.getsockname()[1]], _BY_MUNGE, 0)
         control.connection.close()
         thread.join(20.0)
-    assert (control.received, proofs) == (b"welcome\n", [True, True])
+    assert (control.received, proofs, len(processes)) == (b"welcome\n", [True, True], 1)
 
 
 def test_munge_has_less_time_than_the_conductor_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

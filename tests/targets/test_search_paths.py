@@ -134,6 +134,14 @@ def test_an_agent_imports_nothing_from_the_folder_of_a_neighbor(
         assert "seatrial" in done.stderr, "the agent itself says that its environment is wrong"
 
 
+@pytest.mark.parametrize(("target", "detail"), [("slurm", _SLURM), ("mpirun", mpirun())], ids=["slurm", "mpirun"])
+def test_an_agent_gets_the_time_for_which_its_controller_waits(
+    target: str, detail: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SEATRIAL_JOIN_TIMEOUT_S", "900")
+    assert rendered(target, detail, str(tmp_path)).env["SEATRIAL_JOIN_TIMEOUT_S"] == "900"
+
+
 @pytest.mark.parametrize("installed", [False, True])
 def test_mpirun_loads_no_library_from_the_folder_of_a_neighbor(
     installed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -84,8 +84,8 @@ _LONG_VISIT_S = 0.5
 """After a visit that took so long, the agent looks again where nobody listened: the controller may be there by now."""
 
 
-class _SentAwayError(ConnectionResetError):
-    """A controller that knows the secret of this job has closed the connection."""
+class _ClosedError(ConnectionResetError):
+    """The other end has closed the connection, as the controller does where strangers crowd at its port."""
 
 
 def main() -> None:
@@ -248,8 +248,10 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
     All agents of a machine should join by the same address of the conductor: from where they connect tells it what
     shares a machine. So an agent that finds it at a later address of its name looks once more at the earlier ones.
 
-    The time to join is that for all addresses and ports: none is tried after it.
+    The time to join is that for all addresses and ports: none is tried after it. With one port the agent gives up
+    sooner, unless somebody there has closed a connection: who is silent, or answers wrongly, would be so later, too.
     """
+    process = secrets.token_hex(16)
     search = AddressSearch(host, node_rank, environ=os.environ)
     # With one port the controller started us, so it listens, if perhaps busy with strangers; with several ports we may
     # be here before it. A name may not be known yet.
@@ -286,9 +288,12 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
             earlier = [one for one in hosts[: hosts.index(address)] if one in reached]
             answered = True
             try:
-                control = _shake_hands(connection, token, node_rank, answer_s, port=port, joins=not earlier)
-            except _SentAwayError as error:
+                control = _shake_hands(
+                    connection, token, node_rank, answer_s, port=port, joins=not earlier, process=process
+                )
+            except _ClosedError as error:
                 stranger, control, answered = str(error), None, False
+                until = max(until, began + join_timeout_s())
             except OSError as error:
                 reason, control, answered = error, None, False
             except MungeError:
@@ -299,7 +304,7 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
             connection.close()
             if control is not None:
                 longer_s = min(2 * answer_s, _ANSWER_TIMEOUT_S)
-                if control := _connect_again(earlier, address, port, token, node_rank, longer_s, until):
+                if control := _connect_again(earlier, address, port, token, node_rank, longer_s, until, process):
                     return control
             elif answered:
                 stranger = (
@@ -307,7 +312,9 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
                     " ~/.config/seatrial/token the same on all nodes?"
                 )
         answer_s = min(2 * answer_s, _ANSWER_TIMEOUT_S)
-        if time.monotonic() > until or (expected and len(failed) == len(addresses)):
+        # Where one was closed, a crowd may let none through for a while.
+        gone = vacant if stranger else failed
+        if time.monotonic() > until or (expected and len(gone) == len(addresses)):
             raise SeatrialError(
                 f"node {node_rank} ({platform.node()}) found no controller of its job at {host}:{ports[0]}"
                 f" ({stranger or reason})."
@@ -333,7 +340,14 @@ def _in_turn(
 
 
 def _connect_again(
-    earlier: list[str], found_at: str, port: int, token: str, node_rank: int, answer_s: float, until: float
+    earlier: list[str],
+    found_at: str,
+    port: int,
+    token: str,
+    node_rank: int,
+    answer_s: float,
+    until: float,
+    process: str,
 ) -> ControlConnection | None:
     """Return the connection to the conductor at the first of the addresses where it answers; None: at none.
 
@@ -347,7 +361,7 @@ def _connect_again(
         except OSError:
             continue
         with contextlib.suppress(OSError):
-            if control := _shake_hands(connection, token, node_rank, answer_s, port=port):
+            if control := _shake_hands(connection, token, node_rank, answer_s, port=port, process=process):
                 return control
         connection.close()
     return None
@@ -361,18 +375,21 @@ def _shake_hands(
     *,
     port: int = 0,
     joins: bool = True,
+    process: str = "",
 ) -> ControlConnection | None:
     """Return the connection after the handshake. None: no valid proof came.
 
-    Raises OSError for no answer, and MungeError.
+    Raises _ClosedError, another OSError for no answer, and MungeError.
 
     ``port``: to which it leads. A neighbor who listens there would pass on what the conductor says at another one.
     ``joins``: whether to send the proof of this agent, with which it joins; else only the conductor proves itself.
+    ``process``: the random text of this one, with which the conductor knows it again; empty: it does not try again.
     """
     nonce = secrets.token_hex(16)
     hello = Hello(kind="hello", nonce=nonce, node_rank=node_rank)
-    connection.sendall(b"".join(encode(hello)))
-    first, received = _first_line(connection, answer_s)
+    with _saying("who listens there closed the connection before it answered"):
+        connection.sendall(b"".join(encode(hello)))
+        first, received = _first_line(connection, answer_s)
     answer = cast("ConductorProof", Decoder().line(first) or {})
     challenge = answer.get("challenge")
     run = run_of_agent_token(token)
@@ -388,12 +405,15 @@ def _shake_hands(
     ):
         return None
     if joins:
-        own_proof = AgentProof(kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank))
+        own_proof = AgentProof(
+            kind="proof", proof=proof(token, "agent", nonce, challenge, node_rank, process=process), process=process
+        )
         if run is not None:
             own_proof["credential"] = make_credential(PROOF, own_proof["proof"], within_s=until - time.monotonic())
-        connection.sendall(b"".join(encode(own_proof)))
-        if not received:
-            received = _after_proof(connection, answer_s)
+        # Strangers may have taken its place among those that the controller waits for, or it takes it for another node.
+        with _saying("the controller closed the connection after the proof of this agent; see its report"):
+            connection.sendall(b"".join(encode(own_proof)))
+            received = received or _after_proof(connection, answer_s)
     return ControlConnection(
         connection=connection,
         received=received,
@@ -405,23 +425,32 @@ def _shake_hands(
 def _after_proof(connection: socket.socket, answer_s: float) -> bytes:
     """Return what the conductor says to the proof of this agent, empty where that takes long.
 
-    Raises _SentAwayError where it has closed the connection: strangers may have taken the place of this one among those
-    that it waits for, or it takes this one for another node.
+    Raises ConnectionError where it has closed the connection.
     """
     connection.settimeout(answer_s)
     try:
         received = connection.recv(1 << 16)
     except TimeoutError:
         return b""
-    except ConnectionResetError:
-        received = b""
     if not received:
-        raise _SentAwayError("the controller closed the connection after the proof of this agent; see its report")
+        raise ConnectionResetError
     return received
 
 
+@contextlib.contextmanager
+def _saying(how: str) -> Iterator[None]:
+    """Raise _ClosedError with these words where the other end closes a connection within this context."""
+    try:
+        yield
+    except ConnectionError as error:
+        raise _ClosedError(how) from error
+
+
 def _first_line(connection: socket.socket, answer_s: float) -> tuple[bytes, bytes]:
-    """Return the first line, and the bytes after it. Raises OSError when it does not arrive in time."""
+    """Return the first line, and the bytes after it.
+
+    Raises ConnectionError where nothing came before the end, and TimeoutError when the line does not arrive in time.
+    """
     until = time.monotonic() + answer_s
     data = b""
     while b"\n" not in data and len(data) <= MAX_LINE_BYTES:
@@ -431,6 +460,8 @@ def _first_line(connection: socket.socket, answer_s: float) -> tuple[bytes, byte
         if not piece:
             break
         data += piece
+    if not data:
+        raise ConnectionResetError
     line, _, rest = data.partition(b"\n")
     return line, rest
 

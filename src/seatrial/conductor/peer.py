@@ -36,6 +36,7 @@ class Peer:
         "node",
         "out",
         "place",
+        "process",
         "since",
         "socket",
         "source",
@@ -63,6 +64,8 @@ class Peer:
         """Node, nonce and challenge after ``hello``, until the proof."""
         self.credential: tuple[str, str] | None = None
         """The proof, and the credential of munge that came with it, where one is asked for."""
+        self.process = ""
+        """The random text of an agent that joined, which is the same when that one tries again; empty over ssh."""
         self.since = clock_s()
         self.lines: deque[bytes] = deque()
         """Whole lines that were received and not taken in."""

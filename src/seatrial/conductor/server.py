@@ -419,8 +419,10 @@ class Server:
         assert peer.claim is not None
         node, nonce, challenge = peer.claim
         answer = cast("AgentProof", message)
-        token = self._token_of(node)
-        if not proves(answer.get("proof"), token, "agent", nonce, challenge, node):
+        token, process = self._token_of(node), answer.get("process", "")
+        if not isinstance(process, str):
+            return False
+        if not proves(answer.get("proof"), token, "agent", nonce, challenge, node, process=process):
             return False
         try:
             is_there = may_be(peer.socket, node, self._addresses)
@@ -448,6 +450,11 @@ class Server:
             return False
         if self._has_ended(node):
             return False
+        if node in self._peers and process and process == self._peers[node].process:
+            # Somebody has cut its first connection, perhaps on its side alone.
+            if self._peers[node].socket.fileno() >= 0:
+                self._lose(self._peers[node])
+            return False
         if node in self._peers:
             first, second = (f" from {one.address}" if one.address else "" for one in (self._peers[node], peer))
             self._note_claim(
@@ -462,6 +469,7 @@ class Server:
             peer.tags_sent = LineTags(token, "conductor", nonce, challenge, node)
         if self._credential:
             peer.credential = (str(answer["proof"]), str(made))
+        peer.process = process
         peer.admit(node)
         self._strangers.discard(peer)
         self._peers[node] = peer

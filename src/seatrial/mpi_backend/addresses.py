@@ -75,7 +75,8 @@ def addresses_of_first(places: Sequence[Place], master: str) -> tuple[str, ...]:
     """Return the addresses at which the others may find rank 0, which is the first of these; empty without any.
 
     An address that another host has too is that of a bridge or a translation of addresses, such as docker0's 172.17.0.1
-    and Vagrant's 10.0.2.15: whoever asks for it gets the own host, also where the interface there is down.
+    and Vagrant's 10.0.2.15: whoever asks for it gets the own host, also where the interface there is down. Where
+    no other is left, MASTER_ADDR stays one all the same: containers with a boot number each may share a network.
 
     Args:
         places: that of each rank.
@@ -92,14 +93,15 @@ def addresses_of_first(places: Sequence[Place], master: str) -> tuple[str, ...]:
             named = [str(number)]
     taken = {number for place in strangers for number in _numbers(place)}
     others = [address for address in first.addresses if _number(address) not in named]
-    return tuple(address for address in (*named, *others) if _number(address) not in taken)
+    return tuple(address for address in (*named, *others) if _number(address) not in taken) or tuple(named)
 
 
 def nearest_first(first: Place, place: Place) -> list[str]:
     """Return the addresses without prefix that rank 0 has told, as a rank tries them: the one that is named, then those
     in a network of its host, then others.
 
-    It tries none that its host has as well: that may be one for which its line had no room.
+    It tries none that its host has as well: that may be one for which its line had no room. Only where no other is left
+    does it try the one that is named: a listener there that shows no proof is not rank 0.
     """
     if place.stack == first.stack:
         return ["127.0.0.1"]
@@ -109,7 +111,8 @@ def nearest_first(first: Place, place: Place) -> list[str]:
         return "/" in address and not any(number in ipaddress.ip_interface(address).network for number in own)
 
     mine = _numbers(place)
-    return [number for address in sorted(first.addresses, key=is_far) if (number := _number(address)) not in mine]
+    found = [number for address in sorted(first.addresses, key=is_far) if (number := _number(address)) not in mine]
+    return found or [address for address in first.addresses if "/" not in address]
 
 
 def _numbers(place: Place) -> set[str]:

@@ -48,6 +48,9 @@ class AgentProof(_AgentProofOptional):
     kind: Literal["proof"]
     proof: str
     """Proof that the agent knows the token."""
+    process: str
+    """Random text of the agent, 32 hexadecimal digits, the same each time that it tries; empty over ssh, where it does
+    not. The proof covers it."""
 
 
 # Conductor to agent

@@ -74,11 +74,13 @@ def start_argv(python: str, bundle_path: str) -> tuple[str, ...]:
 
 
 def agent_environ(environ: Mapping[str, str], *, control: str, token: str, keep: str) -> dict[str, str]:
-    """Return the variables that an agent needs to connect, and those of ``environ`` with which Python finds modules.
+    """Return the variables that an agent needs to connect, and those of ``environ`` with which Python finds modules and
+    the agent waits as long as its controller.
 
     ``control`` is host:port, ``keep`` the folder in which agents leave events.
     """
-    passed = {name: environ[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH") if environ.get(name)}
+    names = ("PYTHONPATH", "PYTHONSAFEPATH", "SEATRIAL_JOIN_TIMEOUT_S")
+    passed = {name: environ[name] for name in names if environ.get(name)}
     return {"SEATRIAL_CONTROL": control, "SEATRIAL_TOKEN": token, "SEATRIAL_KEEP": keep, **passed}
 
 
