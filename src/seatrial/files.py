@@ -27,7 +27,7 @@ import os
 import re
 import select
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -307,9 +307,7 @@ def write_atomically(
     run_folder: bool = False,
     only_ours: bool = False,
 ) -> None:
-    """Replace a file with the content, or leave it as it was; no reader sees half of it.
-
-    A link of this name is replaced, and what it points to stays as it was.
+    """Replace a file, or a link of its name, with the content, or leave it as it was; no reader sees half of it.
 
     Args:
         path: the file.
@@ -324,6 +322,13 @@ def write_atomically(
                 _require_ours(name, folder)
         with _temporary(folder, name, content, mode) as (temporary, _):
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+@contextlib.contextmanager
+def replacement(path: str | os.PathLike[str], content: bytes) -> Iterator[Callable[[], None]]:
+    """Write content beside a file of a run; yield what replaces the file with it, as ``write_atomically`` does."""
+    with _folder(path, True) as (folder, name), _temporary(folder, name, content, 0o666) as (temporary, _):
+        yield lambda: os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,25 @@ def test_a_terminal_gets_a_bar(server: FailingServer, tmp_path: Path) -> None:
         os.close(theirs)
     assert "256.0/256.0 kB" in shown
     assert "━" in shown
+
+
+def test_a_terminal_that_is_closed_interrupts_a_download(tmp_path: Path) -> None:
+    """The bar cannot be cleared there: that was "a bug in seatrial", exit code 3."""
+    with FailingServer(files={"a.gz": CONTENT}, faults=["stalled"]) as silent:
+        ours, theirs = pty.openpty()
+        environ = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+        environ.pop("NO_COLOR", None)
+        process = subprocess.Popen(
+            with_a_small_set(silent, "--data", str(tmp_path)), stdout=subprocess.PIPE, stderr=theirs, env=environ
+        )
+        os.close(theirs)
+        shown = b""
+        while b"a.gz" not in shown:
+            shown += os.read(ours, 100_000)
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)
+        process.communicate(timeout=50)
+    assert process.returncode == 130
 
 
 @pytest.mark.parametrize(

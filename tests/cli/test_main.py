@@ -20,6 +20,17 @@ finally:
     print("torch" in sys.modules, file=sys.stderr)
 """
 
+_STARTS_NO_THREAD = """
+import threading
+from seatrial.cli.click_app import main
+
+def start(thread):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = start
+main()
+"""
+
 
 def _seatrial(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "seatrial", *arguments]
@@ -249,3 +260,19 @@ def test_a_closed_pipe_is_not_a_verdict(tmp_path: Path) -> None:
     os.close(write)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    by_day([["run", "smoke", "--device", "cpu"], ["train", "digits", "--device", "cpu"], ["launch", "a.py"]], 0, 2),
+    ids=lambda arguments: arguments[0],
+)
+def test_a_host_without_a_further_thread_is_no_bug(tmp_path: Path, arguments: list[str]) -> None:
+    """Any user of the host can take all of them while the command starts."""
+    (tmp_path / "a.py").touch()
+    command = [sys.executable, "-c", _STARTS_NO_THREAD, arguments[0], "--nproc-per-node", "1", *arguments[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 3, done.stderr
+    *_, said = done.stderr.splitlines()
+    assert said.startswith("Error: the host gave no further thread or process; all are taken there, or a limit"), said
+    assert "(can't start new thread); look there at what runs (ps -eLf)" in said

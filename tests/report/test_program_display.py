@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
 import time
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from seatrial.report.live import live
 from seatrial.report.program_display import ProgramDisplay
+from seatrial.report.progress import Progress
 from seatrial.util.streams import print_status
 
 PROGRESS: dict[str, Any] = {"kind": "progress", "rank": 0, "step": 5, "num_steps": 10, "epoch": 0, "num_epochs": 1}
@@ -185,6 +189,50 @@ def test_on_a_terminal_lines_are_above_the_bar() -> None:
         display.close()
         reader.join()
     os.close(leader)
+
+
+def test_a_terminal_that_is_closed_replaces_no_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was exit code 3 in place of 130: the bar could not be cleared there, and its error came instead."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    controller, follower = os.openpty()
+    terminal = open(follower, "w")  # noqa: SIM115 - it cannot be closed in order
+    display = ProgramDisplay(terminal, terminal, prefix=False)
+    display.on_message(PROGRESS)
+    os.close(controller)
+    display.on_message({"kind": "output", "rank": 0, "lines": ["nobody reads it"], "left_out": 0})
+    assert display.close() == {}
+    with contextlib.suppress(OSError):
+        terminal.close()
+
+
+@pytest.mark.parametrize(
+    ("show", "none_left_for"),
+    [
+        (Progress, "Thread"),
+        (lambda terminal: ProgramDisplay(None, terminal, prefix=False), "Thread"),
+        (lambda terminal: live(terminal, bar=True), "_RefreshThread"),
+    ],
+)
+def test_without_a_further_thread_the_cursor_is_shown(
+    show: Callable[[io.StringIO], object], none_left_for: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others can take all threads of a host: the command ends then, and rich had hidden the cursor."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    start = threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        if type(thread).__name__ == none_left_for:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    terminal = _Terminal()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        show(terminal)
+    hidden, shown = (terminal.getvalue().rfind(code) for code in ("\x1b[?25l", "\x1b[?25h"))
+    assert hidden <= shown
 
 
 class _Terminal(io.StringIO):

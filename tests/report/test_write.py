@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import tracemalloc
 import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +28,7 @@ from seatrial.report import formats, write
 from seatrial.report.console import lines
 from seatrial.report.recorded_events import RECORD
 from seatrial.report.show import wrong_request
-from seatrial.report.write import write_reports
+from seatrial.report.write import write_again, write_reports, write_somewhere
 
 TOY = """
 FILE = "report.md"
@@ -109,6 +113,60 @@ def test_the_same_run_may_be_reported_again(tmp_path: Path) -> None:
     write_reports(conclude(events[:-3], load=fake_load), tmp_path)
     written = write_reports(conclude(events, load=fake_load), tmp_path)
     assert json.loads(written.document.read_text())["missing"] == []
+
+
+@contextlib.contextmanager
+def room_for(num_bytes: int) -> Iterator[None]:
+    """Let this process write no file that is larger, as if the disk were full then."""
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, usual[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+
+
+@pytest.mark.parametrize("has_interim", [True, False])
+def test_a_disk_without_room_for_all_files_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_interim: bool
+) -> None:
+    """A report.json that says PASS was left there, where the run ended with 3 and its report was elsewhere."""
+    events = healthy().events
+    if has_interim:
+        write_reports(conclude(events[:-3], load=fake_load), tmp_path)
+    conclusion = conclude(events, load=fake_load)
+    kept = {path: path.read_bytes() for path in files_in(tmp_path)}
+    large = replace(formats.load()["html"], text=lambda conclusion: "x" * 200_000)
+    monkeypatch.setattr(write, "_FORMATS", {**formats.load(), "html": large})
+    with room_for(100_000), pytest.raises(RequestError, match="the report cannot be written there"):
+        write_reports(conclusion, tmp_path)
+    assert {path: path.read_bytes() for path in files_in(tmp_path)} == kept
+
+
+def test_no_part_of_a_report_stays_where_a_file_has_no_place(tmp_path: Path) -> None:
+    events = healthy().events
+    written = write_reports(conclude(events[:-3], load=fake_load), tmp_path)
+    written.best.unlink()
+    written.best.mkdir()
+    with pytest.raises(RequestError, match="the report cannot be written there"):
+        write_reports(conclude(events, load=fake_load), tmp_path)
+    assert not written.document.exists()
+    assert json.loads(written.latest.read_text())["missing"]
+
+
+def test_a_report_that_is_not_true_any_more_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = healthy().events
+    whole, cut = (conclude(told, load=fake_load) for told in (events, events[:-3]))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    written, why = write_somewhere(whole, tmp_path / "out", "full.")
+    assert written is not None, why
+    assert write_again(cut, written) == written
+    for path in (written.document, written.latest):
+        assert path.read_text() == formats.load()["json"].text(cut)
+    with room_for(100):
+        assert write_again(whole, written) is None
+    assert files_in(written.folder.parent) == set()
+    shutil.rmtree(written.folder.parent)
 
 
 def test_all_of_a_report_of_somebody_else_is_not_read(tmp_path: Path) -> None:

@@ -39,6 +39,11 @@ def _call(arguments: list[str]) -> Any:
         return cli.main(args=arguments, prog_name="seatrial", standalone_mode=False)
     except click.Abort:
         raise KeyboardInterrupt from None
+    except OSError as error:
+        # click ends the line with the ^C of a terminal, which may be gone.
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
     except click.ClickException as error:
         if type(error).__name__ == "NoArgsIsHelpError" and isinstance(error, click.UsageError) and error.ctx:
             # click 8.2 raises it, with the help as its message; older versions print the help and return.

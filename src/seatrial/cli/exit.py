@@ -63,10 +63,13 @@ def run_and_exit(command: Callable[[], Any], *, debug: bool) -> NoReturn:
         if debug:
             streams.print_status_lines(_traceback())
         else:
-            streams.print_status(
-                f"Error: a bug in seatrial ({type(error).__name__}: {printable(str(error))});"
-                " run it again with --debug for the traceback, and please report it."
+            from seatrial.protocol.own_errors import without_process
+
+            words = without_process(error) or (
+                f"a bug in seatrial ({type(error).__name__}: {printable(str(error))});"
+                " run it again with --debug for the traceback, and please report it"
             )
+            streams.print_status(f"Error: {words}.")
         code = SeatrialError.exit_code
     streams.flush_or_drop()
     sys.exit(code if isinstance(code, int) else 0)

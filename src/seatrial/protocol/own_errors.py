@@ -229,6 +229,11 @@ def lacks_processes(text: str) -> bool:
     return _NO_PROCESS.match(text if nccl is None else nccl[1]) is not None
 
 
+def without_process(error: Exception) -> str:
+    """Return in words that this process could have no further thread or child, where its error says so; else empty."""
+    return f"{NO_PROCESS} ({error}); {NO_PROCESS_ACTION}" if lacks_processes(str(error)) else ""
+
+
 def lack_of_processes(lines: Sequence[str]) -> str:
     """Return the message in the output of a rank that says so, in one line; empty: there is none."""
     return next((in_one_line(text) for text in _messages(lines) if lacks_processes(text)), "")

@@ -103,9 +103,10 @@ class ProgramDisplay:
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_QUEUE_SIZE)
         self._queued_chars = 0
         self._queued_lock = threading.Lock()
-        self._bar = live(errors, bar=True)
         self._thread = threading.Thread(target=self._write_all, name="display", daemon=True)
         self._thread.start()
+        # Last: nobody would clear it where the thread could not be started.
+        self._bar = live(errors, bar=True)
         if errors is not None:
             begin_live_line(self._put_status)
 

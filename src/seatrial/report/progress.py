@@ -7,10 +7,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from seatrial.report.live import live
-from seatrial.util.streams import begin_live_line, end_live_line, print_text
+from seatrial.util.streams import Forgiving, begin_live_line, end_live_line
 from seatrial.util.terminal import columns_of, wrapped
 from seatrial.util.text import format_seconds, in_label, printable
 
@@ -19,35 +19,6 @@ _QUEUE_SIZE = 1_000
 _CLOSE_S = 2.0
 _ENDS = {"done": "", "interrupted": ", interrupted", "deadline": ", ended by its deadline"}
 """Outcome of a step -> the end of the line of its check; any other one is named."""
-
-
-class _Forgiving:
-    """A stream that ignores everything after its first failed write: its terminal or its reader is gone."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream: IO[str] | None = stream
-        self.encoding = getattr(stream, "encoding", None)
-
-    def isatty(self) -> bool:
-        try:
-            return self._stream is not None and self._stream.isatty()
-        except (OSError, ValueError):
-            return False
-
-    def write(self, text: str) -> int:
-        try:
-            if self._stream is not None:
-                print_text(self._stream, text)
-        except (OSError, ValueError):
-            self._stream = None
-        return len(text)
-
-    def flush(self) -> None:
-        try:
-            if self._stream is not None:
-                self._stream.flush()
-        except (OSError, ValueError):
-            self._stream = None
 
 
 def _how(event: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
@@ -65,7 +36,7 @@ class Progress:
 
     def __init__(self, stream: IO[str] | None) -> None:
         """``stream`` is None where standard error was closed before the start, or nobody wants to read it."""
-        self._stream = None if stream is None else _Forgiving(stream)
+        self._stream = None if stream is None else Forgiving(stream)
         self._columns = columns_of(stream)
         self._checks: list[str] = []
         self._check = ""
@@ -75,12 +46,14 @@ class Progress:
         """Time of its steps so far."""
         self._ready = 0
         self._world = 0
-        self._live = live(cast("IO[str] | None", self._stream), bar=False)
         self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(_QUEUE_SIZE)
         self._left_out = 0
         self._thread = threading.Thread(target=self._write_all, name="progress", daemon=True)
         if stream is not None:
             self._thread.start()
+        # Last: nobody would clear it where the thread could not be started.
+        self._live = live(stream, bar=False)
+        if stream is not None:
             begin_live_line(self._put_text)
 
     def __call__(self, event: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,8 @@ from seatrial.files import (
     has_entry,
     kind_of,
     open_to_read,
+    remove,
+    replacement,
     status_behind_links,
     status_of_entry,
     write_atomically,
@@ -88,9 +90,7 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
             # With ``exist_ok`` it would ask what another user has mounted there.
             with suppress(FileExistsError):
                 make_folder(way / run)
-            # The document first: without one, the other files are not ours.
-            for name in sorted(texts, key=lambda name: name != _DOCUMENT):
-                write_atomically(way / run / written.files[name].name, _encoded(texts[name]), run_folder=True)
+            _replace({way / run / written.files[name].name: _encoded(text) for name, text in texts.items()})
         except OSError as error:
             raise RequestError(
                 f"--out {out}: the report cannot be written there ({error.strerror or error}); name another folder."
@@ -113,6 +113,30 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
         except OSError as error:
             return replace(written, not_copied=_not_copied(written.latest, way, error))
     return written
+
+
+def _replace(contents: Mapping[Path, bytes]) -> None:
+    """Replace all of these files of a run, or raise OSError: a part of a report could say something else than the whole
+    one, which is then elsewhere. All are on the disk before the first takes its place, so that a full one takes none.
+    """
+    with ExitStack() as held:
+        replacements = {path: held.enter_context(replacement(path, content)) for path, content in contents.items()}
+        replaced: list[Path] = []
+        try:
+            # The document first: without one, the other files are not ours.
+            for path in sorted(contents, key=lambda path: path.name != _FORMATS[_DOCUMENT].file):
+                replacements[path]()
+                replaced.append(path)
+        except OSError:
+            _remove(reversed(replaced))
+            raise
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """Remove files that were written just now, but nothing that others have put in their places."""
+    for path in paths:
+        with suppress(OSError):
+            remove(path, run_folder=True, only_ours=True)
 
 
 def _not_copied(path: Path, way: Path, error: OSError) -> str:
@@ -147,6 +171,18 @@ def write_somewhere(conclusion: Conclusion, out: Path, problem: str) -> tuple[Wr
         return write_reports(conclusion, fallback), f"{problem} The report is in {fallback} instead."
     except (OSError, RequestError):
         return None, problem
+
+
+def write_again(conclusion: Conclusion, written: Written) -> Written | None:
+    """Write all formats anew into a temporary folder of ``write_somewhere``; return None if that fails.
+
+    The old ones go first: they are not true any more, and a full disk may have room for one report only.
+    """
+    _remove((*written.files.values(), written.latest))
+    try:
+        return write_reports(conclusion, written.folder.parent, [written.folder])
+    except RequestError:
+        return None
 
 
 def find_written(conclusion: Conclusion, paths: Sequence[Path]) -> Written | None:

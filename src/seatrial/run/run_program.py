@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import InternalError, RequestError, SeatrialError
-from seatrial.protocol.own_errors import NO_PROCESS, NO_PROCESS_ACTION, lacks_processes
+from seatrial.protocol.own_errors import without_process
 from seatrial.protocol.wire import PREFIX
 from seatrial.targets.command import shell_line, shell_quote
 from seatrial.targets.job import ProgramJob
@@ -141,9 +141,9 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
             held = display.close()
     if isinstance(problem, SeatrialError):
         raise problem
-    if problem is not None and lacks_processes(str(problem)):
-        raise SeatrialError(f"{NO_PROCESS} ({problem}); {NO_PROCESS_ACTION}")
     if problem is not None:
+        if words := without_process(problem):
+            raise SeatrialError(words)
         raise InternalError(
             f"a bug in seatrial ended the job ({type(problem).__name__}: {problem});"
             " run it again with --debug for the traceback, and please report it."

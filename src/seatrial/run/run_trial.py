@@ -16,12 +16,12 @@ from seatrial.devices.handed import HandedFile
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import names_in, remove
 from seatrial.judge.conclude import Conclusion, conclude
-from seatrial.protocol.own_errors import NO_PROCESS, NO_PROCESS_ACTION, lacks_processes
+from seatrial.protocol.own_errors import without_process
 from seatrial.report.interim import Interim
 from seatrial.report.progress import Progress
 from seatrial.report.report_line import print_report_line
 from seatrial.report.show import wrong_request
-from seatrial.report.write import Written, write_reports, write_somewhere
+from seatrial.report.write import Written, write_again, write_somewhere
 from seatrial.run.conduct import catch_signals, conduct
 from seatrial.run.external_launcher import Rendezvous, warn_unprotected
 from seatrial.run.handed_files import events_of
@@ -101,8 +101,7 @@ def run_trial(
             conclusion = conclude(recorder.events)
             if written is not None:
                 # The files that were written do not contain this problem yet.
-                with contextlib.suppress(RequestError):
-                    write_reports(conclusion, written.folder.parent, [written.folder])
+                written = write_again(conclusion, written)
         if refused:
             raise RequestError(refused)
         print_report_line(conclusion, os.environ)
@@ -125,9 +124,7 @@ def _remove(folder: Path, events: Path) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, SeatrialError):
         return str(error)
-    if lacks_processes(str(error)):
-        return f"{NO_PROCESS} ({error}); {NO_PROCESS_ACTION}"
-    return (
+    return without_process(error) or (
         f"a bug in seatrial ended the trial ({type(error).__name__}: {error});"
         " run it again with --debug for the traceback, and please report it"
     )

@@ -90,6 +90,35 @@ def print_text(stream: IO[str], text: str) -> None:
     stream.write(encodable(text, getattr(stream, "encoding", None) or "utf-8"))
 
 
+class Forgiving:
+    """A stream that ignores everything after its first failed write: its terminal or its reader is gone."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream: IO[str] | None = stream
+        self.encoding = getattr(stream, "encoding", None)
+
+    def isatty(self) -> bool:
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except (OSError, ValueError):
+            return False
+
+    def write(self, text: str) -> int:
+        try:
+            if self._stream is not None:
+                print_text(self._stream, text)
+        except (OSError, ValueError):
+            self._stream = None
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            if self._stream is not None:
+                self._stream.flush()
+        except (OSError, ValueError):
+            self._stream = None
+
+
 def encodable(text: str, encoding: str) -> str:
     """Return the text with an escape for each character that the encoding lacks."""
     try:

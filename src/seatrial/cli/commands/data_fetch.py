@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from seatrial.cli.command import Command
 from seatrial.errors import RequestError
 from seatrial.start import open_named_folder
 from seatrial.targets.option import Option
-from seatrial.util.streams import print_status
+from seatrial.util.streams import Forgiving, print_status
 from seatrial.util.text import printable
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class _ProgressDisplay:
             from rich.progress import TransferSpeedColumn as SpeedColumn
 
             columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-            console = Console(file=sys.stderr)
+            console = Console(file=cast("IO[str]", Forgiving(sys.stderr)))
             self._live = Progress(*columns, SpeedColumn(), TimeRemainingColumn(), console=console)
             self.print_line = lambda text: console.print(printable(text), markup=False, highlight=False)
             self._live.start()
