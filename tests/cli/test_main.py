@@ -274,5 +274,5 @@ def test_a_host_without_a_further_thread_is_no_bug(tmp_path: Path, arguments: li
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 3, done.stderr
     *_, said = done.stderr.splitlines()
-    assert said.startswith("Error: the host gave no further thread or process; all are taken there, or a limit"), said
+    assert said.startswith("Error: the host gave no further thread or process; none is left there, or a limit"), said
     assert "(can't start new thread); look there at what runs (ps -eLf)" in said

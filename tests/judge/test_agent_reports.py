@@ -57,20 +57,26 @@ def test_a_node_reports_for_itself_only(changed: dict[str, Any]) -> None:
     assert any("damaged" in what for what in trial.missing)
 
 
-def test_a_node_without_a_thread_is_no_bug_and_not_named() -> None:
+@pytest.mark.parametrize(
+    ("error", "lack", "limit"),
+    [
+        ("RuntimeError: can't start new thread", "thread or process", "ulimit -u"),
+        ("OSError: [Errno 24] Too many open files: '/proc/self/status'", "open file", "ulimit -n"),
+    ],
+)
+def test_what_a_node_lacks_is_no_bug_and_names_nobody(error: str, lack: str, limit: str) -> None:
     stream = asked_twice()
     done = ("node1", "node_done", 1)
     stream.events = [event for event in stream.events if (event["src"], event["kind"], event.get("step")) != done]
-    error = "RuntimeError: can't start new thread"
     stream.send("node1", "node_done", gen=0, step=1, seconds=0.5, share=[], error=error)
     stream.check("training")
     conclusion = conclude(stream.close().events, load=fake_load)
-    (finding,) = [finding for finding in conclusion.findings if "can't start" in finding.what]
+    (finding,) = [finding for finding in conclusion.findings if error in finding.what]
     assert (finding.severity, finding.check, finding.culprit.kind) == ("error", "compute", "none")
-    assert finding.what.startswith("the host gave no further thread or process; all are taken there, or a limit")
+    assert finding.what.startswith(f"the host gave no further {lack}; none is left there, or a limit")
     assert finding.what.endswith(f': "{error}"; seen on node gpu-1, in compute')
     assert finding.culprit.name != "seatrial itself, no part of the cluster"
-    assert "ulimit -u" in finding.action
+    assert limit in finding.action
     assert conclusion.verdict.status == "INCONCLUSIVE"
 
 

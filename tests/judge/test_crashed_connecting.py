@@ -122,26 +122,38 @@ def _lacked(message: str, phase: str = MEET, nodes: int = 3) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("message", "lack"),
+    ("message", "lack", "limit"),
     [
-        ("\n".join(NO_DESCRIPTORS), "Too many open files"),
-        ("[/pytorch/gloo/transport/tcp/listener.cc:38] bind: Address already in use", "Address already in use"),
+        ("\n".join(NO_DESCRIPTORS), "open file", "ulimit -n"),
+        ("[/pytorch/gloo/transport/tcp/listener.cc:38] bind: Address already in use", "port", "ip_local_port_range"),
     ],
 )
-def test_the_finding_says_which_rank_lacked_what(message: str, lack: str) -> None:
+def test_the_finding_says_which_rank_lacked_what(message: str, lack: str, limit: str) -> None:
     finding = _lacked(message)
     assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
-    assert finding.what.startswith("rank 2 (NVIDIA H200, 0000:1a:00, local rank 0 on node gpu-2) lacked ports, open")
+    label = "rank 2 (NVIDIA H200, 0000:1a:00, local rank 0 on node gpu-2)"
+    assert finding.what.startswith(f'{label} got no further {lack} from its host in "{MEET}": "')
     assert finding.what.endswith(
-        f'in "{MEET}" ("{lack}"), while connecting to other nodes: what it runs, or what came from them, is at fault'
+        f'{message[-20:]}", while connecting to other nodes: what it runs, or what came from them, is at fault'
     )
-    assert "ulimit -n" in finding.action
+    assert limit in finding.action
+    assert finding.options == ()
     assert any("Connection closed by peer" in line for line in finding.evidence)
 
 
-def test_a_lack_is_told_of_ranks_that_connect_to_other_nodes_alone() -> None:
-    for changed in ({"phase": "collectives/all_reduce 8 B"}, {"nodes": 1}):
-        assert "saw a communication error" in _lacked("\n".join(NO_DESCRIPTORS), **changed).what
+@pytest.mark.parametrize("phase", ["bootstrap/open the store", "collectives/all_reduce 8 B"])
+def test_a_lack_among_hosts_is_told_where_they_do_not_connect(phase: str) -> None:
+    finding = _lacked("\n".join(NO_DESCRIPTORS), phase)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "fabric", ())
+    assert f'got no further open file from its host in "{phase}": ' in finding.what
+    assert finding.what.endswith("; none is left there, or a limit allows no more")
+    assert "cables" not in finding.action
+
+
+def test_a_host_that_lacks_something_is_told_without_others() -> None:
+    finding = _lacked("\n".join(NO_DESCRIPTORS), nodes=1)
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert " got no further open file from its host in " in finding.what
 
 
 def test_a_death_beside_a_crash_is_named() -> None:

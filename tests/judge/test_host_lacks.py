@@ -1,4 +1,4 @@
-"""A rank whose host has no thread or process left for it: any user there may have taken them, so nobody is named."""
+"""A rank whose host has no thread, process, port or file left for it: any user there may have taken them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_words_of_the_device_outweigh_it() -> None:
 def test_there_is_one_finding_for_each_host() -> None:
     findings = _of_error("processes", "can't start new thread", 0, 1, 2)
     assert [finding.culprit.kind for finding in findings] == ["none", "none"]
-    assert "; nor did rank 1; all are taken there" in findings[0].what
+    assert "; nor did rank 1; none is left there" in findings[0].what
     assert findings[1].what.startswith("rank 2 ")
     assert "nor did" not in findings[1].what
 
@@ -123,3 +123,125 @@ def test_a_real_fault_beside_it_stays_named() -> None:
     stream.kill(0, 1, 2, 3)
     named = {finding.severity: finding.culprit.ranks for finding in blame(fold(stream.close(ranks=False).events))}
     assert named == {"fail": (0,), "error": ()}
+
+
+STORE = "bootstrap/open the store"
+NO_PORT = (
+    "The server socket has failed to listen on any local network address. port: 0, useIpv6: false, code: -98, name:"
+    " EADDRINUSE, message: address already in use"
+)
+ACCEPT = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    "  what():  [enforce fail at /pytorch/gloo/transport/tcp/listener.cc:63] false. accept: Too many open files",
+)
+
+
+def _on_one_machine(cause: str, message: str, phase: str = STORE, *, gpus: bool = False) -> Finding:
+    """Return the finding where rank 0 reports this error, and rank 1 that it lost its peer."""
+    stream = Stream(2).until(phase.partition("/")[0])
+    stream.error(0, cause, message, phase, "DistNetworkError")
+    stream.error(1, "fabric", "Connection closed by peer", phase)
+    stream.trouble(*({"rank": rank, "how": "error", "detail": cause} for rank in (0, 1)))
+    stream.kill(0, 1)
+    (finding,) = blame(fold((on_gpus(stream) if gpus else stream).close(ranks=False).events))
+    return finding
+
+
+@pytest.mark.parametrize("phase", [STORE, "bootstrap/meet at the store", "collectives/begin measure"])
+@pytest.mark.parametrize(
+    ("message", "lack"),
+    [
+        (NO_PORT, "port"),
+        ("[/pytorch/gloo/transport/tcp/listener.cc:38] bind: Address already in use", "port"),
+        ("The client socket has failed to connect (errno: 99 - Cannot assign requested address).", "port"),
+        ("name: EMFILE, message: too many open files", "open file"),
+        ("name: ENFILE, message: file table overflow", "open file"),
+        ("send: No buffer space available", "buffer of the network"),
+        ("name: ENOMEM, message: not enough memory", "memory"),
+    ],
+)
+def test_what_a_machine_lacks_is_no_communication_inside_it(message: str, lack: str, phase: str) -> None:
+    finding = _on_one_machine("fabric", message, phase)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.nodes) == ("error", "none", ())
+    assert f'on node gpu-0) got no further {lack} from its host in "{phase}": "' in finding.what
+    limit = {"port": "ip_local_port_range", "open file": "ulimit -n"}.get(lack, "the memory")
+    assert limit in finding.action
+    assert any("rank 1" in line and "Connection closed" in line for line in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[/pytorch/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1: Resource temporarily unavailable",
+        "[/pytorch/gloo/transport/tcp/listener.cc:38] bind: Cannot assign requested address",
+        "Connection refused",
+    ],
+)
+def test_a_connection_that_fails_is_no_lack(message: str) -> None:
+    finding = _on_one_machine("fabric", message)
+    assert (finding.severity, finding.culprit.kind) == ("fail", "fabric")
+
+
+def test_strangers_may_have_taken_the_files_of_a_rank() -> None:
+    """They connect to the port that Gloo keeps open, and a thread of it aborts the process. Its peer suffers."""
+    stream, phase = Stream(2).until("collectives"), "collectives/all_gather 8 B"
+    stream.error(1, "fabric", "Read error [127.0.0.1]:36501: Connection reset by peer", phase)
+    stream.exit(0, -6, ours=False, phase=phase, last_lines=ACCEPT)
+    stream.trouble({"rank": 1, "how": "error", "detail": "fabric"}, {"rank": 0, "how": "dead", "phase": phase})
+    stream.kill(1)
+    (finding,) = blame(fold(stream.close(ranks=False).events))
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert "rank 0 (Test CPU, local rank 0 on node gpu-0) got no further open file from its host" in finding.what
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_nccl_without_files_accuses_no_driver(nodes: int) -> None:
+    stream = Stream(2, nodes=nodes).until("collectives")
+    message = "NCCL error in: /x/NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.3\nLast error:\n"
+    stream.error(0, "setup", f"{message}Call to socket failed: Too many open files", "collectives/begin")
+    stream.trouble({"rank": 0, "how": "error", "detail": "setup"}, waiting=(1,))
+    stream.kill(0, 1)
+    (finding,) = blame(fold(on_gpus(stream.close(ranks=False)).events))
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert "got no further open file from its host" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "lack"),
+    [
+        (-6, "  what():  Too many open files", "open file"),
+        (-6, "  what():  bind: Address already in use", "port"),
+        (1, "OSError: [Errno 23] Too many open files in system: '/usr/lib/python3'", "open file"),
+        (1, "OSError: [Errno 28] No space left on device", "room on a file system"),
+    ],
+)
+def test_an_exception_that_ends_a_rank_tells_what_its_host_lacks(code: int, line: str, lack: str) -> None:
+    (finding,) = _ended(code, "a line of output", line)
+    assert (finding.severity, finding.culprit.kind) == ("error", "none")
+    assert f"got no further {lack} from its host in " in finding.what
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        (-6, ("a warning: Too many open files", "  what():  std::bad_alloc")),
+        (-11, ("  what():  Too many open files",)),
+        (-9, ("  what():  Too many open files",)),
+        (1, ("OSError: [Errno 24] Too many open files", "ValueError: another error ended it")),
+        (1, ("OSError: [Errno 12] Cannot allocate memory",)),
+        (1, ("KeyError: 'Too many open files'",)),
+    ],
+)
+def test_such_words_elsewhere_excuse_no_rank(code: int, lines: tuple[str, ...]) -> None:
+    (finding,) = _ended(code, *lines)
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (1,))
+
+
+def test_a_lack_excuses_no_frozen_rank() -> None:
+    stream = Stream(3).until("bootstrap")
+    stream.error(0, "fabric", NO_PORT, STORE, "DistNetworkError")
+    frozen = {"rank": 2, "how": "frozen", "phase": STORE, "detail": "stopped (T)", "waited_s": 15.0}
+    stream.trouble(frozen, {"rank": 0, "how": "error", "detail": "fabric"}, waiting=(1,))
+    stream.kill(0, 1, 2)
+    (finding,) = blame(fold(stream.close(ranks=False).events))
+    assert (finding.severity, finding.culprit.ranks) == ("fail", (2,))

@@ -76,8 +76,9 @@ def test_damaged_lines_are_no_pass_then_nor_later(tmp_path: Path, monkeypatch: p
         (ZeroDivisionError("by 0"), "a bug in seatrial ended the trial (ZeroDivisionError: by 0)"),
         (
             RuntimeError("can't start new thread"),
-            "the host gave no further thread or process; all are taken there, or a limit allows no more (can't start",
+            "the host gave no further thread or process; none is left there, or a limit allows no more (can't start",
         ),
+        (OSError(24, "Too many open files"), "the host gave no further open file; none is left there, or a limit"),
         (SeatrialError("none of the ports is free."), "none of the ports is free."),
     ],
 )

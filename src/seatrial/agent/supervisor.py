@@ -46,7 +46,7 @@ from seatrial.protocol.commands import (
 )
 from seatrial.protocol.events import EndEvent, ExitEvent, LeftEvent, NodeEvent, NoteEvent, StackEvent
 from seatrial.protocol.job_digest import Start
-from seatrial.protocol.own_errors import lacks_processes
+from seatrial.protocol.own_errors import first_lack
 from seatrial.protocol.start_fields import fault_of_command
 from seatrial.protocol.timeouts import CONDUCTOR_SILENT_S, OUTPUT_S, STATUS_S
 from seatrial.protocol.wire import MAX_LINE_BYTES
@@ -147,7 +147,8 @@ class Agent:
             self._note(f"node {self._node_rank} {error}; its ranks were ended")
         except Exception as error:  # a bug of ours, or no more descriptors or processes: never a fault of the node
             said = f"{type(error).__name__}: {error}"
-            how = "got no further thread or process from its host" if lacks_processes(said) else "failed"
+            lack = first_lack(said)
+            how = "failed" if lack is None else f"got no further {lack.name} from its host"
             self._note(f"the agent of node {self._node_rank} {how}: {said}")
         self._end_node_process()
         self._end_ranks(stacks=())

@@ -63,9 +63,9 @@ def run_and_exit(command: Callable[[], Any], *, debug: bool) -> NoReturn:
         if debug:
             streams.print_status_lines(_traceback())
         else:
-            from seatrial.protocol.own_errors import without_process
+            from seatrial.protocol.own_errors import lack_words
 
-            words = without_process(error) or (
+            words = lack_words(error) or (
                 f"a bug in seatrial ({type(error).__name__}: {printable(str(error))});"
                 " run it again with --debug for the traceback, and please report it"
             )

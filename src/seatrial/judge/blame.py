@@ -17,7 +17,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
-from seatrial.judge.host_lacks import LACKED, lacks_of_hosts, without_processes
+from seatrial.judge.host_lacks import is_of_host, lack_of, lacks_of_hosts, what_lacked, without_more
 from seatrial.judge.how_far import how_far, needed_s, whose_cores
 from seatrial.judge.kept_from_devices import kept_from_devices
 from seatrial.judge.lost_nodes import blame_lost_nodes
@@ -31,6 +31,7 @@ from seatrial.judge.step_view import (
     in_phase,
     may_be_device,
     most_wait_s,
+    num_hosts,
     process_culprit,
     rank_culprit,
     waited,
@@ -38,9 +39,9 @@ from seatrial.judge.step_view import (
 )
 from seatrial.judge.trial import AgentEnd, ErrorRecord, ExitRecord, NodeFailure, Note, Trial, TroubleRecord
 from seatrial.plan.plan_reader import OF_DEADLINE
-from seatrial.protocol.connecting import FROM_OTHERS
+from seatrial.protocol.connecting import FROM_OTHERS, connects
 from seatrial.protocol.fabric_errors import MTU_ACTION
-from seatrial.protocol.own_errors import NO_PROCESS, NO_PROCESS_ACTION, in_one_line, is_of_link, lacks_processes
+from seatrial.protocol.own_errors import ALL_TAKEN, first_lack, in_one_line, is_of_link
 from seatrial.protocol.timeouts import patience_s
 from seatrial.util.text import all_named, all_of, as_name, named_ranks, out_of_memory_words, quoted
 
@@ -116,8 +117,8 @@ def _noted(trial: Trial, note: Note) -> str:
 def _could_not(failure: NodeFailure, check: str, place: str) -> Finding:
     error, *more = failure.error.splitlines() or ["no message"]
     what = f"{quoted(error)}; seen on {a_node(place)}, in {check}"
-    if lacks_processes(error):
-        return _finding("error", check, f"{NO_PROCESS}: {what}", NOBODY, evidence=tuple(more), action=NO_PROCESS_ACTION)
+    if lack := first_lack(error):
+        return _finding("error", check, f"{lack.words()}: {what}", NOBODY, evidence=tuple(more), action=lack.action)
     what = f"{_BUG}: {what}"
     return _finding("error", check, what, SEATRIAL, evidence=tuple(more), action=_REPORT_IT)
 
@@ -126,14 +127,15 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
     """Return one finding for each death, memory error and device error: each is a separate fault."""
     trial = view.trial
     broken = {rank: error for rank, error in view.raised.items() if error.cause in ("memory", "device")}
+    lacking = {rank: error for rank, error in view.raised.items() if is_of_host(error)}
     kept_from = {rank: error for rank, error in sorted(view.raised.items()) if error.cause == "setup"}
+    kept_from = {rank: error for rank, error in kept_from.items() if rank not in lacking}
     # Libraries abort when a peer does not answer: an abort is a cause only where nothing else is.
     aborted = {
         rank
         for rank, ending in view.died.items()
         if ending and describe_exit(ending.code).signal == "SIGABRT" and not may_be_device(trial, ending)
     }
-    lacking = {rank: error for rank, error in sorted(view.raised.items()) if error.cause == "processes"}
     others = bool(
         broken or kept_from or lacking or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died)
     )
@@ -167,7 +169,7 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
             )
         )
     findings += [_broken(view, rank, error, waiting) for rank, error in sorted(broken.items())]
-    return [*findings, *kept_from_devices(view, kept_from, waiting), *without_processes(view, lacking, waiting)]
+    return [*findings, *kept_from_devices(view, kept_from, waiting), *without_more(view, lacking, waiting)]
 
 
 def _oom_words(ending: ExitRecord) -> str:
@@ -285,16 +287,18 @@ def _fabric(view: StepView) -> list[Finding]:
     evidence = (*lines_of(view, unreached), *evidence)
     if not (stuck or late) and (ended := _ended_before(view, errors)) is not None:
         return [_follows_from(view, ended, what, evidence)]
+    lacking = {} if stuck or late else lacks_of_hosts(errors)
     if linked := {} if stuck or late else _linked(view):
         error = next(iter(linked.values()))
         what = f"{named_ranks([*linked])} saw an error of a link between GPUs{in_phase(error.phase)}"
         what += f": {quoted(in_one_line(error.message))}"
         action = _BOTH_ENDS
-    elif lacking := {} if stuck or late or len(nodes) < 2 else lacks_of_hosts(errors):
-        rank, lack = next(iter(lacking.items()))
-        what = f"{view.trial.label(rank)} lacked ports, open files or memory{in_phase(view.raised[rank].phase)}"
-        what += f' ("{lack}"), while connecting to other nodes: {FROM_OTHERS}'
-        action = LACKED
+    elif lacking:
+        if num_hosts(view.trial, view.generation) < 2:
+            return without_more(view, lacking, evidence)
+        rank, error = next(iter(lacking.items()))
+        why = f", while connecting to other nodes: {FROM_OTHERS}" if connects(error.phase) else f"; {ALL_TAKEN}"
+        what, action = f"{what_lacked(view, {rank: error})}{why}", lack_of(error).action
     elif (worst := clearest(unreached.values())) is not None:
         rank = next(rank for rank, error in unreached.items() if error == worst)
         what += f": {view.trial.label(rank)} could not connect to {worst.words()}"
@@ -311,7 +315,7 @@ def _fabric(view: StepView) -> list[Finding]:
         what += "; events were lost, so the cause is not known"
         return [_finding("error", view.check, what, NOBODY, evidence=evidence)]
     culprit = _either_end(view, [*linked]) if linked else _between(nodes)
-    options = () if linked else telling_apart(view.trial, nodes)
+    options = () if linked or lacking else telling_apart(view.trial, nodes)
     return [_finding("fail", view.check, what, culprit, evidence=evidence, action=action, options=options)]
 
 

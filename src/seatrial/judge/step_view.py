@@ -17,7 +17,14 @@ from seatrial.plan.model import Plan
 from seatrial.protocol.connecting import CRASHES, OUT_OF_MEMORY, connects, may_come_from_others
 from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import gave_up, says_lost, says_why_aborted
-from seatrial.protocol.own_errors import NO_EXCEPTION, is_of_device, lack_of_processes, link_error, setup_error
+from seatrial.protocol.own_errors import (
+    NO_EXCEPTION,
+    is_of_device,
+    lack_at_end,
+    lack_of_processes,
+    link_error,
+    setup_error,
+)
 from seatrial.util.text import as_name, fitted
 
 _MOST_EVIDENCE = 6
@@ -199,7 +206,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
     died: dict[int, ExitRecord | None] = {}
     unsure: dict[int, ExitRecord] = {}
     crashed: dict[int, ExitRecord] = {}
-    is_among_hosts = _num_hosts(trial, generation) > 1
+    is_among_hosts = num_hosts(trial, generation) > 1
     for rank, ending in exits.items():
         if ending.ours or f"rank{rank}.{generation}" in trial.ended or _explained(trial, ending, raised, causes):
             continue
@@ -221,6 +228,8 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
             raised.setdefault(rank, _error_at_end(ending, "fabric", said))
         elif from_others:
             crashed[rank] = ending
+        elif (aborted or ending.code > 0) and (lack := lack_at_end(ending.last_lines)):
+            raised[rank] = _error_at_end(ending, "processes", lack)
         # A process causes a crash by itself, so the record of its death needs no other event to explain it.
         elif rank in confirmed or -ending.code in CRASHES:
             died[rank] = ending
@@ -281,7 +290,7 @@ def _error_at_end(ending: ExitRecord, cause: Cause, message: str) -> ErrorRecord
     )
 
 
-def _num_hosts(trial: Trial, generation: int) -> int:
+def num_hosts(trial: Trial, generation: int) -> int:
     """Return on how many hosts the ranks of a generation are, as the controller knows it where it does."""
     ranks = next((entry.ranks for entry in trial.generations if entry.number == generation), ())
     return len({host_of(trial, rank) for rank in ranks if rank in trial.ranks})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from seatrial.environment import self_location
 from seatrial.errors import RequestError, SeatrialError
-from seatrial.protocol.own_errors import NO_PROCESS, NO_PROCESS_ACTION, lacks_processes
+from seatrial.protocol.own_errors import first_lack
 from seatrial.util.tool import find_tool
 
 _OLDEST = (2, 4)
@@ -83,8 +83,8 @@ def find_torch(python: str) -> TorchInstall:
         # Of OSError only the reason, since its text repeats the name; the text of a timeout contains our whole program.
         timed_out = isinstance(error, subprocess.TimeoutExpired)
         reason = f"no answer in {_TIMEOUT_S:g} s" if timed_out else getattr(error, "strerror", None) or error
-        if lacks_processes(str(reason)):
-            raise SeatrialError(f"{python} was not started: {NO_PROCESS} ({reason}); {NO_PROCESS_ACTION}.") from error
+        if lack := first_lack(str(reason)):
+            raise SeatrialError(f"{python} was not started: {lack.words()} ({reason}); {lack.action}.") from error
         raise RequestError(
             f"--python {python}: it does not run as a Python interpreter ({reason}); name a Python interpreter."
         ) from error

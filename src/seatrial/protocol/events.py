@@ -18,7 +18,8 @@ SCHEMA = 2
 
 Cause = Literal["memory", "device", "setup", "processes", "fabric", "request", "own"]
 """Why a rank failed, as it says; ``setup``: the driver, the libraries or other processes keep it from using its device;
-``processes``: its host gives it no further thread or process; ``own``: a bug in seatrial."""
+``processes``: its host gives it no further thread or process, or lacks something else (``Lack``); ``own``: a bug in
+seatrial."""
 THIS_MACHINE = "this machine"
 """The place of a node that joined from the machine of the controller, by whatever address of it."""
 

@@ -8,11 +8,10 @@ beginning counts, and in an error of NCCL the call that failed.
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 _BEFORE = (
@@ -150,15 +149,25 @@ which are about graphs of CUDA."""
 _OF_A_HANDLE = re.compile("invalid argument|invalid device (?!function)|not supported(?! in the installed)", re.I)
 """Further ones in NCCL, about a handle to memory that another process has sent: torch opens none."""
 
-_NONE_LEFT = os.strerror(errno.EAGAIN)
+_NONE_LEFT = "Resource temporarily unavailable"
 """The words of the system where it gives a process no further thread or child."""
-_OF_THIS_HOST = (
-    *(os.strerror(number) for number in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENOBUFS)),
-    *(os.strerror(number) for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)),
-    _NONE_LEFT,
+_TAKEN = {
+    "port": r"address already in use|\bEADDRINUSE\b|cannot assign requested address|\bEADDRNOTAVAIL\b",
+    "open file": r"too many open files(?: in system)?|file table overflow|\bEMFILE\b|\bENFILE\b",
+    "buffer of the network": r"no buffer space available|\bENOBUFS\b",
+    "memory": r"cannot allocate memory|\bnot enough memory\b|\bENOMEM\b",
+}
+"""Things of a host that others may take, and the words of glibc, of libuv, which the store of torch uses, and of both
+for the number, where none is left."""
+_ROOM = {"room on a file system": r"no space left on device|\bENOSPC\b"}
+"""A thing that nobody takes by a connection."""
+_OF_THIS_HOST = re.compile("|".join((*_TAKEN.values(), _NONE_LEFT)), re.I)
+_NO_SUCH_ADDRESS = re.compile(
+    r"\b(?:bind|listen)\b[^\n]{0,200}?(?:cannot assign requested address|\bEADDRNOTAVAIL\b)"
+    r"|cannot assign requested address[^\n]{0,40}\bbind\b",
+    re.I,
 )
-"""The words of the system where this host has no port, no descriptor, no memory or no process left, as Gloo and NCCL
-quote them."""
+"""Words for a socket that should listen at an address that the host has not. One that connects lacks a port there."""
 _NO_PROCESS = re.compile(
     _BEFORE
     + r"(?:can't start new thread"
@@ -173,16 +182,49 @@ _NO_PROCESS = re.compile(
 """Beginnings of what Python, C++, NCCL and the libraries that share work among threads say of that."""
 NO_EXCEPTION = "terminate called without an active exception"
 """A line of the C++ library about a thread that was not joined before its object ended."""
-ALL_TAKEN = "all are taken there, or a limit allows no more"
-NO_PROCESS = f"the host gave no further thread or process; {ALL_TAKEN}"
-"""Words for what ``lacks_processes`` finds. Any user of that host may have taken them."""
-NO_PROCESS_ACTION = (
+ALL_TAKEN = "none is left there, or a limit allows no more"
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Something of which a host gave a process no more. Any user of that host may have taken it."""
+
+    name: str
+    action: str
+
+    def words(self) -> str:
+        """Return a sentence without its full stop."""
+        return f"the host gave no further {self.name}; {ALL_TAKEN}"
+
+
+NO_PROCESS = Lack(
+    "thread or process",
     "look there at what runs (ps -eLf), at the memory, and at each limit of threads and processes: kernel.pid_max and"
     " kernel.threads-max (sysctl), that of the user (ulimit -u), and that of the job (pids.max of its cgroup, TasksMax"
-    " of systemd, the pids limit of a container); then repeat the trial"
+    " of systemd, the pids limit of a container); then repeat the trial",
 )
+"""What ``lacks_processes`` finds."""
+_CONNECTS = "at who connects to the ports of its ranks (ss -tnp)"
+_PLACES = {
+    "port": "who has the ports of net.ipv4.ip_local_port_range (ss -anp)",
+    "open file": f"the limit of open files (ulimit -n, fs.file-max), and {_CONNECTS}",
+    "buffer of the network": f"the memory, at what sends much (ss -tmp), and {_CONNECTS}",
+    "memory": f"the memory, and {_CONNECTS}",
+    "room on a file system": "what has taken the room (df)",
+}
+_LACKS = {
+    name: (re.compile(words, re.I), Lack(name, f"look there at {_PLACES[name]}; then repeat the trial"))
+    for name, words in (_TAKEN | _ROOM).items()
+}
+_LACKED_FIRST = re.compile(
+    rf"{_BEFORE}(?:\[Errno \d{{1,3}}\] )?(?:[\w .()-]{{1,60}}: )?(?:{'|'.join((_TAKEN | _ROOM).values())})", re.I
+)
+"""Beginnings of what Python, C++ and Gloo say of that: ``[Errno 24] Too many open files``, ``bind: Address already in
+use``."""
 _LOCKED_MEMORY = "ibv_"
 """In the name of a call for an adapter of the network. It takes memory that is locked, of which others take nothing."""
+
+_UNCAUGHT = re.compile(r"\s{0,20}what\(\): ")
 
 _MOST_LINES = 8
 """Lines of one error of NCCL, which has four."""
@@ -220,7 +262,24 @@ def may_be_of_others(text: str) -> bool:
 
 def lack_of_host(text: str) -> str:
     """Return what this host lacked, where an error says so; empty if it does not. It says nothing of any other host."""
-    return next((words for words in _OF_THIS_HOST if words in text), "")
+    found = _OF_THIS_HOST.search(text)
+    return found[0] if found else ""
+
+
+def lack_in(text: str) -> Lack | None:
+    """Return the lack that an error tells of its host, anywhere in it; None if it tells none.
+
+    ``Resource temporarily unavailable`` in the middle of it may be a connection on which nothing came in time.
+    """
+    if lacks_processes(text):
+        return NO_PROCESS
+    text = "" if _LOCKED_MEMORY in text else _NO_SUCH_ADDRESS.sub("", text)
+    return next((lack for words, lack in _LACKS.values() if words.search(text)), None)
+
+
+def first_lack(text: str) -> Lack | None:
+    """Return the lack that a message begins with; None for any other message."""
+    return lack_in(text) if lacks_processes(text) or _LACKED_FIRST.match(text) else None
 
 
 def lacks_processes(text: str) -> bool:
@@ -229,14 +288,24 @@ def lacks_processes(text: str) -> bool:
     return _NO_PROCESS.match(text if nccl is None else nccl[1]) is not None
 
 
-def without_process(error: Exception) -> str:
-    """Return in words that this process could have no further thread or child, where its error says so; else empty."""
-    return f"{NO_PROCESS} ({error}); {NO_PROCESS_ACTION}" if lacks_processes(str(error)) else ""
+def lack_words(error: Exception) -> str:
+    """Return in words what this process got no more of from its host, where its error says so; else empty."""
+    lack = first_lack(str(error))
+    return f"{lack.words()} ({error}); {lack.action}" if lack else ""
 
 
 def lack_of_processes(lines: Sequence[str]) -> str:
     """Return the message in the output of a rank that says so, in one line; empty: there is none."""
     return next((in_one_line(text) for text in _messages(lines) if lacks_processes(text)), "")
+
+
+def lack_at_end(lines: Sequence[str]) -> str:
+    """Return the line in the output of a rank with the exception that ended it, if that tells a lack of its host."""
+    uncaught = [line for line in lines if _UNCAUGHT.match(line)]
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    lacks = ((line.strip(), first_lack(line)) for line in uncaught or [last])
+    # The rank itself may have taken the memory.
+    return next((line for line, lack in lacks if lack is not None and lack.name != "memory"), "")
 
 
 def keeper(text: str) -> Keeper:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import InternalError, RequestError, SeatrialError
-from seatrial.protocol.own_errors import without_process
+from seatrial.protocol.own_errors import lack_words
 from seatrial.protocol.wire import PREFIX
 from seatrial.targets.command import shell_line, shell_quote
 from seatrial.targets.job import ProgramJob
@@ -142,7 +142,7 @@ def run_program(job: ProgramJob, out: Path, *, debug: bool, rendezvous: Rendezvo
     if isinstance(problem, SeatrialError):
         raise problem
     if problem is not None:
-        if words := without_process(problem):
+        if words := lack_words(problem):
             raise SeatrialError(words)
         raise InternalError(
             f"a bug in seatrial ended the job ({type(problem).__name__}: {problem});"

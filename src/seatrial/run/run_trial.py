@@ -16,7 +16,7 @@ from seatrial.devices.handed import HandedFile
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.files import names_in, remove
 from seatrial.judge.conclude import Conclusion, conclude
-from seatrial.protocol.own_errors import without_process
+from seatrial.protocol.own_errors import lack_words
 from seatrial.report.interim import Interim
 from seatrial.report.progress import Progress
 from seatrial.report.report_line import print_report_line
@@ -124,7 +124,7 @@ def _remove(folder: Path, events: Path) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, SeatrialError):
         return str(error)
-    return without_process(error) or (
+    return lack_words(error) or (
         f"a bug in seatrial ended the trial ({type(error).__name__}: {error});"
         " run it again with --debug for the traceback, and please report it"
     )

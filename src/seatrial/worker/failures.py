@@ -9,9 +9,17 @@ from seatrial.errors import RequestError
 from seatrial.mpi_backend.finalize import is_mpi_error
 from seatrial.protocol.events import Cause
 from seatrial.protocol.fabric_errors import names_fabric
-from seatrial.protocol.own_errors import is_of_link, lacks_processes, own_cause
+from seatrial.protocol.own_errors import first_lack, is_of_link, lack_in, lacks_processes, own_cause
 from seatrial.rank.meeting import MeetingError
 
+_LACKED = (
+    errno.EADDRINUSE,
+    errno.EADDRNOTAVAIL,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOBUFS,
+    errno.ENOSPC,
+)
 _UNREACHED = (
     errno.EHOSTUNREACH,
     errno.EHOSTDOWN,
@@ -45,6 +53,8 @@ def cause_of(error: BaseException) -> Cause:
     if isinstance(error, OSError):
         if error.errno == errno.ENOMEM:
             return "memory"
+        if error.errno in _LACKED and lack_in(error.strerror or ""):
+            return "processes"
         if error.errno == errno.EAGAIN and error.filename is None:
             return "processes"
         is_of_peer = isinstance(error, (ConnectionError, TimeoutError, socket.gaierror)) or error.errno in _UNREACHED
@@ -65,4 +75,6 @@ def cause_of(error: BaseException) -> Cause:
         return cause
     if is_of_link(text) or names_fabric(text):
         return "fabric"
+    if first_lack(text):
+        return "processes"
     return "device" if isinstance(error, getattr(torch, "AcceleratorError", ())) else "own"

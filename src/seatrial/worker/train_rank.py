@@ -19,7 +19,7 @@ from seatrial.environment.mps import mps_settings
 from seatrial.errors import RequestError, SeatrialError
 from seatrial.probe.cpu import usable_cores
 from seatrial.protocol.connecting import TRAINING_MEETS
-from seatrial.protocol.own_errors import in_one_line
+from seatrial.protocol.own_errors import in_one_line, lacks_processes
 from seatrial.rank.device import Device, open_device
 from seatrial.rank.groups import close_world
 from seatrial.rank.meeting import among_others
@@ -314,7 +314,8 @@ def _report_error(error: Exception, spec: TrainSpec, identity: RankIdentity, rep
     if isinstance(error, _RendezvousError) and error.__cause__ is not None:
         # All other reasons, such as a name or a file, may be the work of others.
         own = cause_of(error.__cause__)
-        cause = own if own in ("memory", "device", "setup", "processes", "request") else "fabric"
+        is_alone = own in ("memory", "device", "setup", "request") or lacks_processes(str(error.__cause__))
+        cause = own if is_alone else "fabric"
     message = str(error) if isinstance(error, SeatrialError) else f"{type(error).__name__}: {_first_line(error)}"
     reporter.error(error, cause, message)
     if spec.debug:
