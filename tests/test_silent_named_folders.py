@@ -58,8 +58,14 @@ _USES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def _begin_anew() -> None:
-    start._first_mounts.cache_clear()
+def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have this process begin now, and again at each call."""
+
+    def begin() -> None:
+        monkeypatch.setattr(start, "_FIRST_MOUNTS", start._mounts())
+
+    begin()
+    return begin
 
 
 @pytest.fixture
@@ -100,7 +106,7 @@ def test_a_mount_over_the_folder_of_the_user_in_a_container(
 @pytest.mark.parametrize("owner", [0, NEIGHBOR])
 @pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777])
 def test_a_mount_in_a_folder_of_others_is_not_asked(
-    owner: int, mode: int, theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: int, mode: int, theirs: Path, tmp_path: Path, begun: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(mode)
     os.chown(tmp_path, owner, owner)
@@ -110,8 +116,15 @@ def test_a_mount_in_a_folder_of_others_is_not_asked(
         mounted_and_unasked(theirs) if is_shared else mounted(theirs, shown_owner=NEIGHBOR, name="file"),
         pytest.raises(OSError, match=_SAYS) if is_shared else contextlib.nullcontext(),
     ):
+        begun()
         for named in (theirs, theirs.name):
             os.close(start.open_named_folder(named))
+
+
+def test_one_that_a_neighbor_mounts_before_the_first_folder_is_not_asked(theirs: Path) -> None:
+    """A rank opens the folder of the storage check minutes after its start."""
+    with mounted_and_unasked(theirs), pytest.raises(OSError, match=_SAYS):
+        start.open_named_folder(theirs)
 
 
 def test_no_link_of_a_neighbor_is_followed_where_all_can_make_some(tmp_path: Path) -> None:
@@ -129,12 +142,13 @@ def test_no_link_of_a_neighbor_is_followed_where_all_can_make_some(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["theirs", "link", "above/theirs"])
 def test_a_mount_that_the_user_has_chosen_is_used(
-    name: str, theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, theirs: Path, tmp_path: Path, begun: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has a name and links of root or this user in folders of theirs, such as a disk that a service has mounted."""
     (tmp_path / "link").symlink_to(theirs)
     (tmp_path / "above").symlink_to(".")
     with mounted(theirs, shown_owner=NEIGHBOR, name="file"):
+        begun()
         monkeypatch.chdir(tmp_path)
         for folder in (tmp_path / name, Path(name)):
             opened = start.open_named_folder(folder)

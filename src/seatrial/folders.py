@@ -304,16 +304,22 @@ def exchanges(path: str | os.PathLike[str]) -> tuple[str, str, os.stat_result]:
 
 def may_be_exchanged(path: str | os.PathLike[str]) -> bool:
     """Return whether another user could have exchanged what a path led to, or mounted something over it, for a while.
-    Of a path that is not there its way counts as far as it goes."""
-    for place in (Path(path), *Path(path).parents):
-        try:
-            return any(exchanges(place)[:2])
-        except ForeignError:
-            return True
-        except OSError as error:
-            # So ends a file system of a user; a file server that is gone is none of one machine.
-            if error.errno in (errno.ESTALE, errno.ENOTCONN):
+
+    Of a way that ends early what was met until then counts: in a folder in which all users can make names, the next one
+    may have been there, and renamed by the one who made it.
+    """
+    mode = 0
+    try:
+        for _, fd, user, _, is_below_open in way_to(os.path.join("" if os.path.isabs(path) else os.getcwd(), path)):
+            status = None if user else os.fstat(fd)
+            if status is None or status.st_uid not in trusted_users(is_below_open):
                 return True
+            mode = mode if stat.S_ISLNK(status.st_mode) else status.st_mode
+            if mode & 0o022 and not mode & stat.S_ISVTX:
+                return True
+    except OSError as error:
+        # So ends a file system of a user, too; a file server that is gone is none of one machine.
+        return error.errno in (errno.ESTALE, errno.ENOTCONN) or (error.errno == errno.ENOENT and mode & 0o022 != 0)
     return False
 
 

@@ -17,7 +17,6 @@ cannot start anything, it prints one sentence and ends with exit code 3.
 import contextlib
 import errno
 import fcntl
-import functools
 import hashlib
 import os
 import re
@@ -360,7 +359,7 @@ def open_named_folder(path: "str | os.PathLike[str]") -> int:
     A file system of another user is asked where the names and links that lead to it are those of root and this user, in
     folders in which no other can make names, and where the working folder, or that of a descriptor
     (``/proc/self/fd/N``), lies on it. Raises ForeignError for any other, and one that was mounted after this process
-    had first opened such a folder, before anything could wait, and PermissionError for a link of another user in a
+    had begun, before anything could wait, and PermissionError for a link of another user in a
     folder in which all users can make some, as most kernels do (fs.protected_symlinks).
     """
     path = os.fspath(path)
@@ -391,10 +390,9 @@ def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
     """Yield the descriptors of ``way_to``, and whether each is the last. Raises as ``open_named_folder`` does."""
     entered: set[int] = set()
     is_theirs, mode, owner = False, 0, 0
-    first = _first_mounts()
     for place, fd, user, is_last, is_below_open in way_to(names, start):
         # A user who can write to a folder can mount something over it, wherever it lies.
-        is_new = user != 0 and _identity(_line_of(mount_of(fd))) not in first
+        is_new = user != 0 and _identity(_line_of(mount_of(fd))) not in _FIRST_MOUNTS
         if entered and user not in entered and (is_theirs or mode & 0o022 or is_new):
             raise ForeignError(ascii(place)[1:-1], user)
         entered |= {0, user}
@@ -410,17 +408,19 @@ def _own_way(names: str, start: str) -> "Iterator[tuple[int, bool]]":
         yield fd, is_last
 
 
-@functools.lru_cache(maxsize=1)
-def _first_mounts() -> "frozenset[bytes]":
-    """Return the mounts that there were when this process first opened a folder that was named."""
+def _identity(line: bytes) -> bytes:
+    """Return number, parent, device, root and place of a mount. A number alone may be that of an ended one."""
+    return b" ".join(line.split()[:5])
+
+
+def _mounts() -> "frozenset[bytes]":
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:
         return frozenset(map(_identity, mounts))
     return frozenset()
 
 
-def _identity(line: bytes) -> bytes:
-    """Return number, parent, device, root and place of a mount. A number alone may be that of an ended one."""
-    return b" ".join(line.split()[:5])
+_FIRST_MOUNTS = _mounts()
+"""The mounts that there were when this process began."""
 
 
 def open_again(looked_at: int, access: int) -> int:

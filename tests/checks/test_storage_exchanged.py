@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from checks.test_check_storage import MIB, facts, go_on, judge, small, trial
 from checks.test_storage_judge import NAMED, fact, failed, faults, fleet
 from neighbor_mount import mounted_and_unasked
 
-from seatrial.checks.storage import CHECK, tokens
+from seatrial import files
+from seatrial.checks.storage import CHECK, data_file, tokens
 from seatrial.checks.storage.params import Params
 from seatrial.folders import may_be_exchanged
 
@@ -28,7 +30,7 @@ def _closed(folder: Path) -> tuple[Params, list[FakeContext]]:
     return params, contexts
 
 
-@pytest.mark.parametrize(("mode", "is_open"), [(0o755, False), (0o1777, False), (0o775, True)])
+@pytest.mark.parametrize(("mode", "is_open"), [(0o755, False), (0o1777, True), (0o775, True)])
 def test_a_folder_that_others_can_rename_names_no_node(tmp_path: Path, mode: int, *, is_open: bool) -> None:
     (folder := tmp_path / "open" / "folder").mkdir(parents=True)
     folder.parent.chmod(mode)
@@ -39,6 +41,40 @@ def test_a_folder_that_others_can_rename_names_no_node(tmp_path: Path, mode: int
     if is_open:
         assert finding.culprit.kind == "none"
         assert finding.culprit.name == f"the file system at {folder}, which another user may have exchanged"
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o755, False), (0o775, True)])
+def test_a_folder_that_others_put_in_its_place_names_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, *, is_open: bool
+) -> None:
+    """It can be opened, and takes no files; a rank may meet it at any stage."""
+    (folder := tmp_path / "open" / "folder").mkdir(parents=True)
+    folder.parent.chmod(mode)
+
+    def closed(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    for module, name in ((files, "create"), (tokens, "visible_ranks"), (data_file, "append")):
+        params = replace(small(folder, shared="yes"), size_bytes=MIB)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, closed)
+            contexts = trial([params] * 2)
+        assert {path for context in contexts for path in facts(context, "exchanged")} == (
+            {str(folder)} if is_open else set()
+        )
+        kinds = {finding.culprit.kind for finding in judge(contexts, params).findings if finding.severity == "fail"}
+        assert not is_open or kinds == {"none"}
+
+
+def test_an_error_of_a_disk_is_no_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    tmp_path.chmod(0o775)
+    monkeypatch.setattr(data_file, "append", faulty)
+    (context,) = trial([replace(small(tmp_path), size_bytes=MIB)])
+    assert facts(context, "exchanged") == []
+    assert [value["code"] for value in facts(context, "trouble")] == ["EIO"]
 
 
 @pytest.mark.parametrize("shared", ["yes", "no", "any"])
@@ -57,6 +93,16 @@ def test_a_slow_file_system_of_another_user_names_no_node() -> None:
     for more, kind in (((), "node"), ((fact("exchanged", 5, "/ckpt"),), "none")):
         ruling = CHECK.judge(replace(slow, facts=(*slow.facts, *more)), NAMED)
         assert [culprit for culprit, _ in failed(ruling)] == [kind]
+
+
+def test_files_of_others_where_another_user_may_have_put_them() -> None:
+    """The user has said that each node has a folder of its own."""
+    params = replace(NAMED, shared="no")
+    views = {0: [[0, 1]], 1: [[0, 1]], 2: [[2, 2]]}
+    for exchanged, named in (((), [("node", ("n0", "n1"))]), ((1,), [("node", ("n0",))]), ((0, 1), [("none", ())])):
+        whole = fleet([[1.0]] * 3, views=views)
+        more = tuple(fact("exchanged", rank, "/ckpt") for rank in exchanged)
+        assert failed(CHECK.judge(replace(whole, facts=(*whole.facts, *more)), params)) == named
 
 
 @pytest.mark.root
@@ -81,10 +127,13 @@ def test_a_file_system_that_was_there_for_a_moment_names_no_node(
         (0o755, "", False),
         (0o775, "", True),
         (0o1777, "", False),
+        (0o1777, "missing", True),
         (0o775, "missing", True),
         (0o775, "missing/below", True),
         (0o755, "missing/below", False),
         (0o775, "link", True),
+        (0o755, "file/below", False),
+        (0o1777, "file/below", False),
         (0o755, "link", False),
     ],
 )
@@ -93,8 +142,17 @@ def test_who_can_make_names_in_a_folder_can_exchange_them(
 ) -> None:
     (folder := tmp_path / "folder").mkdir()
     (folder / "link").symlink_to(tmp_path)
+    (folder / "file").touch()
     folder.chmod(mode)
     assert may_be_exchanged(folder / name) is is_open
+
+
+def test_the_way_of_the_kernel_counts_behind_a_link(tmp_path: Path) -> None:
+    (folder := tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder/missing")
+    assert not may_be_exchanged(tmp_path / "link")
+    folder.chmod(0o775)
+    assert may_be_exchanged(tmp_path / "link")
 
 
 @pytest.mark.root

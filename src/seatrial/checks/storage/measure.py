@@ -28,6 +28,8 @@ _TOKEN = "storage/token"
 """The token that this rank left. It keeps the folder open for all that is done there."""
 _WARM = 0.05
 """The share of a file in the page cache from which on reading it says little about the disk."""
+_OF_HARDWARE = (errno.EIO, errno.EUCLEAN)
+"""Errors that no user of a folder of this machine can bring about."""
 _PARTS = {"append": 0.1, "write": 0.5, "read": 0.7, "compare": 0.9}
 """The share of ``timeout_s`` by which each part stops with what it has: a slow disk gets a measurement instead of a
 missed deadline."""
@@ -92,8 +94,7 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
             # A token that was not written to its end must not stay either.
             if (unfinished := context.kept.pop(_TOKEN, None)) is not None:
                 unfinished.remove()
-            elif may_be_exchanged(folder):
-                context.fact("exchanged", folder)
+            _report_exchange(context, folder, error)
             refused.append([folder, *_code_and_reason(error)])
             continue
         # No rank has looked for tokens yet.
@@ -111,6 +112,12 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
             context.fact("leftovers_removed", {"count": len(removed), "first": removed[0]})
         return
     context.fact("refused", {"named": params.folder is not None, "folders": refused})
+
+
+def _report_exchange(context: Context, folder: str, error: OSError) -> None:
+    """Report a folder that another user may have put in the place of the one that was meant, and closed, or filled."""
+    if error.errno not in _OF_HARDWARE and may_be_exchanged(folder):
+        context.fact("exchanged", folder)
 
 
 def _is_mounted_by_another(folder: int) -> bool:
@@ -208,6 +215,7 @@ def _report_cut(context: Context, what: str, done: int, requested: int) -> None:
 
 
 def _report_error(context: Context, params: Params, token: tokens.Token, operation: str, error: OSError) -> None:
+    _report_exchange(context, token.folder, error)
     code, reason = _code_and_reason(error)
     context.fact(
         "trouble",

@@ -64,7 +64,7 @@ def _judge_views(evidence: Evidence, params: Params, ways: Ways, ranges_of: Mapp
     views = {rank: view_of[ranges] for rank, ranges in ranges_of.items()}
     nodes = {rank: evidence.ranks[rank].node for rank in views}
     if params.shared == "no":
-        return _judge_not_shared(ways, views, nodes)
+        return _judge_not_shared(evidence, ways, views, nodes)
     groups: dict[View, list[int]] = {}
     for rank in ranks:
         groups.setdefault(views[rank], []).append(rank)
@@ -193,7 +193,7 @@ def _see(one: _Kind, other: _Kind) -> bool:
     return bool(one[1] >> other[0] & 1 and other[1] >> one[0] & 1)
 
 
-def _judge_not_shared(ways: Ways, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
+def _judge_not_shared(evidence: Evidence, ways: Ways, views: Mapping[int, View], nodes: Mapping[int, str]) -> Ruling:
     """Return a finding for nodes that see files of other nodes."""
     ordered = [nodes[rank] for rank in sorted(nodes)]
     # From each place on, where the ranks of its node end.
@@ -205,11 +205,14 @@ def _judge_not_shared(ways: Ways, views: Mapping[int, View], nodes: Mapping[int,
     }
     if not sharing:
         return Ruling()
+    exchanged = {nodes.get(rank): (rank, path) for rank, path in ways.exchanged}
+    certain = sharing - exchanged.keys()
+    some = [exchanged[node] for node in sorted(sharing & exchanged.keys())]
     finding = Finding(
         severity="fail",
         check="storage",
         what=f"{node_names(sharing)} see files of other nodes in the folder, although each should have a separate one",
-        culprit=node_culprit(ways.ranks_of, sharing),
+        culprit=node_culprit(ways.ranks_of, certain) if certain else ways.culprit(evidence, some),
         measured=f"{len(sharing)} nodes",
         limit=Limit(value=0, unit="nodes", origin="user storage.shared"),
         action='name a folder on a disk of the node, or set shared = "yes".',
