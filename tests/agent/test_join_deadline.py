@@ -12,6 +12,7 @@ import pytest
 from seatrial.agent import agent_main
 from seatrial.errors import SeatrialError
 from seatrial.probe import address_search
+from seatrial.targets.launcher_messages import reason_of_agent
 
 
 class FoundError(Exception):
@@ -96,14 +97,18 @@ def test_with_one_port_each_address_has_its_time(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_an_agent_that_a_crowd_keeps_out_tries_on(
-    answer: bytes, tried_s: float, why: str, monkeypatch: pytest.MonkeyPatch
+    answer: bytes, tried_s: float, why: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A crowd of strangers has its controller close it, and makes nobody answer wrongly."""
+    """A crowd of strangers has its controller close it, and makes nobody answer wrongly. What it waits for is told
+    before the time to join is over."""
     silent = SilentAddresses(monkeypatch, ["10.9.0.1"])
     silent.answer = answer
     with pytest.raises(SeatrialError, match=rf"found no controller of its job at node0:20001 \({why}"):
         agent_main._connect("node0", [20_001], "x" * 20, 1)
     assert silent.attempts[-1] == pytest.approx(tried_s, abs=0.3)
+    waits = [] if answer else [10, 20, 40]
+    said = [reason_of_agent(line) for line in capfd.readouterr().err.splitlines()]
+    assert said == [f"node 1 waits for node0:20001 for {waited_s} s ({why})" for waited_s in waits]
     silent.close()
 
 

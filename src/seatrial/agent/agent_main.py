@@ -293,6 +293,8 @@ def _connect(host: str, ports: list[int], token: str, node_rank: int) -> Control
                 )
             except _ClosedError as error:
                 stranger, control, answered = str(error), None, False
+                # The controller may give up before us: it has the reason from this output then.
+                report_at_s = min(report_at_s, until - began)
                 until = max(until, began + join_timeout_s())
             except OSError as error:
                 reason, control, answered = error, None, False

@@ -20,6 +20,7 @@ _AGENT_ERRORS: Sequence[tuple[str, str]] = (
     (r"Error: (the bundle) \S.* cannot be read here", f"a host cannot read the bundle; {_SHARED}"),
     (r"Error: (the bundle .+?)\.?$", "{what}"),
     (r"agent: (?:line )?1: (.+?): (?:not found|No such file|Permission denied)", _PYTHON),
+    (r"seatrial: (node \d+ waits for .+?)\.?$", "{what}"),
     (r".*\benv: (?:can't execute )?['\u2018]([^'\u2018\u2019]+)['\u2019]: No such file", _PYTHON),
 )
 """Errors of an agent, whose launcher may continue; they take precedence over all others. A host
