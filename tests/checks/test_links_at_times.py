@@ -111,6 +111,17 @@ def test_what_fails_once_everywhere_names_nobody(nodes: int) -> None:
     assert "failed in 1 of" in str(ruling.absent)
 
 
+def test_many_members_that_failed_once_each_have_a_common_cause() -> None:
+    """Nine members, each with three others, and no link of them is slow otherwise."""
+    ends = [(hub, 9 + 3 * hub + step) for hub in range(9) for step in range(3)]
+    clean = tuple(PairResult(source=a, target=b, gbps=9.0) for pair in ends for a, b in (pair, pair[::-1]))
+    failed = tuple(PairResult(source=a, target=b, failed="reset") for a, b in ends)
+    topology = Topology(members=tuple(range(36)))
+    (suspect,) = solve(Observations(pairs=clean + failed), topology).culprits
+    assert (suspect.kind, suspect.members, suspect.confidence) == ("fabric", topology.members, "likely")
+    assert suspect.why.startswith("27 links between good ends failed once")
+
+
 def test_devices_of_one_node_that_failed_once_are_an_open_question() -> None:
     cluster = _AtTimes(nodes=1, nproc_per_node=4, device_type="cuda", fails={frozenset((1, 2)): [True, False]})
     ruling = cluster.trial()

@@ -374,6 +374,25 @@ def test_a_rank_that_hides_that_its_round_began_is_named() -> None:
     assert absent[0] == "round 1 on nodes, which rank 0 was to begin"
 
 
+def test_a_request_of_one_stage_that_is_there_twice_counts_once() -> None:
+    evidence = _measured(SimulatedCluster(nodes=3))
+    twice = {stage: {**request, "parts": request["parts"] * 2} for stage, request in evidence.rounds.items()}
+    once, more = CHECK.judge(evidence, Params()), CHECK.judge(replace(evidence, rounds=twice), Params())
+    assert not once.absent
+    assert more.judged == once.judged
+    assert more.absent == tuple(f"one request for {stage} on nodes" for stage in evidence.rounds)
+
+
+def test_a_request_for_groups_with_a_common_rank_is_not_read() -> None:
+    evidence = _measured(SimulatedCluster(nodes=20))
+    stage = next(stage for stage, request in evidence.rounds.items() if request["parts"][0]["groups"])
+    (part,) = evidence.rounds[stage]["parts"]
+    assert not CHECK.judge(evidence, Params()).absent
+    for wrong in ({"groups": [*part["groups"], [0, 1]]}, {"pairs": [0]}):
+        rounds = {**evidence.rounds, stage: {"parts": [part | wrong]}}
+        assert CHECK.judge(replace(evidence, rounds=rounds), Params()).absent[0] == "the last rounds between nodes"
+
+
 def test_a_store_that_one_rank_cannot_reach_hides_no_slow_link() -> None:
     evidence = _measured(SimulatedCluster(nodes=4, slow={(1, None): 0.1}))
     unreachable = {"host": "x" * 300, "port": 1, "how": "refused"}

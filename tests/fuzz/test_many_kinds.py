@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations, product
 from typing import Any
 
 import pytest
 from checks.simulated_hosts import host_fleet, inventory_fleet
+from checks.simulated_links import SimulatedCluster
 from checks.simulated_training import SMOKE, trained
 from checks.test_check_compute import evidence as computed
 from checks.test_check_memory import ONE
@@ -20,6 +22,7 @@ from fuzz.harness import watched
 
 from seatrial.checks import registry
 from seatrial.evidence.evidence import Evidence
+from seatrial.evidence.measurement import Fact, Measurement
 
 _MANY = 8_000
 _SLOW_ALONE = {rank: 2.0 if rank % 2 else 20.0 for rank in range(_MANY)}
@@ -69,6 +72,88 @@ def _slow_again() -> Evidence:
     return trained(_MANY, compute_s=slow, alone_s=dict.fromkeys(range(_MANY), 0.01) | slow)
 
 
+def _links(
+    rates: Mapping[tuple[int, int], float | None],
+    *,
+    copies: int = 1,
+    at_once: int = 1,
+    groups: Sequence[Sequence[Sequence[int]]] = (),
+    joined: Iterable[int] = (),
+) -> Evidence:
+    """A rank on each node. Of each directed link its rate (None: it failed) as if one round had measured them all;
+    before it rounds of groups, of which some ranks say how fast they were."""
+    size = 1 + max(end for key in (*rates, *(group for some in groups for group in some)) for end in key)
+    empty = SimulatedCluster(nodes=size).evidence()
+    asked = {"fabric": "nodes", "turns": 1, "repeats": 15, "list_below_gbps": 9.0, "unmet": 0}
+    parts = [{**asked, "at_once": 2, "pairs": [], "groups": some} for some in groups]
+    parts += [{**asked, "at_once": at_once, "pairs": [[0, 1]], "groups": []}]
+    stages = {f"round {number}": {"parts": [part] * copies} for number, part in enumerate(parts)}
+    last = f"round {len(groups)}"
+    began = [
+        Fact(check="links", name="asked", value={"fabric": "nodes"}, rank=first, stage=stage)
+        for stage, request in stages.items()
+        for first in [min(rank for group in request["parts"][0]["groups"] or [[0]] for rank in group)]
+    ]
+    failed = [
+        Fact(check="links", name="failed", value={"peer": peer, "reason": "timeout after 10 s"}, rank=rank, stage=last)
+        for ends, rate in rates.items()
+        if rate is None
+        for rank, peer in (ends, ends[::-1])
+    ]
+    measured = [((rank, peer), "gbps", rate, last) for (rank, peer), rate in rates.items() if rate is not None]
+    measured += [((rank, None), "group_gbps", 10.0, stage) for rank in joined for stage in [*stages][:-1]]
+    return replace(
+        empty,
+        facts=(*empty.facts, *began, *failed),
+        measurements=tuple(
+            Measurement(check="links", name=name, value=value, unit="GB/s", rank=rank, peer=peer, stage=stage)
+            for (rank, peer), name, value, stage in measured
+        ),
+        rounds=stages,
+    )
+
+
+def _both_ways(ends: Iterable[tuple[int, int]], rate: float | None) -> dict[tuple[int, int], float | None]:
+    return {pair: rate for a, b in ends for pair in ((a, b), (b, a))}
+
+
+def _within(members: Sequence[int], rate: float | None) -> dict[tuple[int, int], float | None]:
+    return _both_ways(combinations(members, 2), rate)
+
+
+_FAST = _within(range(60), 10.0)
+_STAR = [(0, peer) for peer in range(60, _MANY)]
+_HUBS = [(hub, hub + step) for hub in range(5, _MANY // 4, 5) for step in range(1, 5)]
+"""Four links of each fifth member."""
+_CLEAN = _both_ways([(rank, rank + 5) for rank in range(_MANY // 4)], 10.0)
+_IN_PAIRS = [[[rank, rank + 1] for rank in range(shift, _MANY - 1, 2)] for shift in range(2) for _ in range(10)]
+
+_LINKS: Mapping[str, Callable[[], Evidence]] = {
+    "parts": lambda: _links(_within(range(40), 10.0), copies=3_000),
+    "all slow": lambda: _links(_FAST | _within(range(60, 200), 1.0)),
+    "all failed": lambda: _links(_FAST | _within(range(60, 200), None)),
+    "star": lambda: _links(_FAST | _both_ways(_STAR, 1.0)),
+    "star of a slow one": lambda: _links(_FAST | _both_ways([(60, peer) for _, peer in _STAR[1:]], 1.0)),
+    "star, at once": lambda: _links(_FAST | _both_ways(_STAR, 1.0), at_once=9),
+    "half of a star": lambda: _links(_FAST | {pair: 10.0 if pair[1] % 2 else 1.0 for pair in _STAR}),
+    "star that failed": lambda: _links(_FAST | _both_ways(_STAR, None)),
+    "star of many rates": lambda: _links(_FAST | {pair: 10.0 / (1 + pair[1] % 99) for pair in _STAR}),
+    "between good ends": lambda: _links(_CLEAN | _both_ways(_HUBS, 1.0)),
+    "failed between good ends": lambda: _links(_CLEAN | _both_ways(_HUBS, None)),
+    "two halves": lambda: _links(
+        _within(range(80), 10.0) | _within(range(80, 160), 10.0) | _both_ways(product(range(80), range(80, 160)), 1.0)
+    ),
+    "failed groups": lambda: _links(_FAST | _both_ways(_HUBS, None), groups=_IN_PAIRS),
+    "groups": lambda: _links(_FAST | _both_ways(_HUBS, 1.0), groups=_IN_PAIRS, joined=range(_MANY)),
+    "clean pairs of failed groups": lambda: _links(
+        _within(range(8), 10.0) | _both_ways([(a, a + 1) for a in range(_MANY - 1)], 10.0), groups=_IN_PAIRS
+    ),
+    "groups in one another": lambda: _links(
+        _FAST, groups=[[[*range(2 + number, _MANY // 8)]] for number in range(_MANY // 16)]
+    ),
+}
+
+
 _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
     "training, models": ("training", SMOKE, lambda: _each_its_device(trained(_MANY))),
     "training, slow": ("training", SMOKE, _slow),
@@ -101,6 +186,7 @@ _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
     "storage, views": ("storage", replace(NAMED, shared="yes"), _views),
     "storage, views of own folders": ("storage", replace(NAMED, shared="no"), _views),
     "training, slow again": ("training", SMOKE, _slow_again),
+    **{f"links, {name}": ("links", None, make) for name, make in _LINKS.items()},
     "memory, slow again": ("memory", ONE, lambda: copied([20.0, 2.0] * (_MANY // 2), _SLOW_ALONE, shares={})),
 }
 
@@ -109,6 +195,9 @@ _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
 def test_many_kinds_are_judged_in_bounded_time(name: str) -> None:
     check, params, make = _STREAMS[name]
     evidence, loaded = make(), registry.load(check)
+    params = params or loaded.params()
     with watched(name):
-        ruling = loaded.judge(evidence, params or loaded.params())
+        if loaded.next_round is not None:
+            loaded.next_round(evidence, params)
+        ruling = loaded.judge(evidence, params)
     assert ruling.findings or ruling.judged or ruling.absent or ruling.unjudged

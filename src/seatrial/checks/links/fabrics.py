@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -141,9 +142,12 @@ def fabrics(evidence: Evidence, params: Params) -> Iterator[Fabric]:
     rule = user_gbps_rule(params)
     limits = LinkLimits(effect=effect, gbps=rule.value, origin="" if rule.value is None else rule.origin)
     # Processes on CPUs share the NICs of their node; each device may have a separate NIC, and then belongs to a rail.
-    rails = 1 if evidence.device_type == "cpu" else max(map(len, nodes.values()))
-    for index in range(rails):
-        members = tuple(ranks[index] for _, ranks in sorted(nodes.items()) if index < len(ranks))
+    of_rails: defaultdict[int, list[int]] = defaultdict(list)
+    for _, ranks in sorted(nodes.items()):
+        for index, rank in enumerate(ranks[:1] if evidence.device_type == "cpu" else ranks):
+            of_rails[index].append(rank)
+    rails = len(of_rails)
+    for index, members in sorted(of_rails.items()):
         if len(members) > 1:
             name = BETWEEN_NODES if rails == 1 else f"{BETWEEN_NODES}, rail {index}"
-            yield Fabric(name=name, topology=Topology(members=members), limits=limits)
+            yield Fabric(name=name, topology=Topology(members=tuple(members)), limits=limits)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from seatrial.checks.links.fabric_text import FabricText, read_reports
 from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind, fabrics, ranks_of_hosts
-from seatrial.checks.links.observations import Answers, FabricObservations, observe, read_answers
+from seatrial.checks.links.observations import Answers, FabricObservations, observe, read_answers, rounds_of
 from seatrial.checks.links.params import Params
 from seatrial.checks.links.round_request import not_checked, wanted_round, without_page
 from seatrial.checks.links.solver import Diagnosis, DirectedLink, solve
@@ -200,7 +200,7 @@ def _judged(
     # A group does not say who lacked the CPU.
     held = {each.members[0] for each in diagnosis.culprits if each.lacked_cpu and each.kind != "link"}
     limit = Limit(value=diagnosis.limit, unit="GB/s", origin=fabric.limit_origin)
-    for fact in answers.rounds.get(fabric.name, ()):
+    for fact in rounds_of(answers, fabric):
         for rank in fabric.topology.members:
             for measurement in answers.measurements.get((fact.stage, rank), ()):
                 key = (rank, rank if measurement.peer is None else measurement.peer)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind
 from seatrial.checks.links.solver import GroupResult, Observations, PairResult
+from seatrial.checks.links.solver.cover import most_rounds
 from seatrial.checks.shared.facts import drop_malformed, has_fields, unreadable
 from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.evidence.evidence import Evidence
@@ -92,16 +93,8 @@ def read_answers(evidence: Evidence) -> Answers:
             repeated[f"one {entry.name} of rank {entry.rank} for each transfer"] = None
     damaged += tuple(repeated)
     evidence = replace(evidence, measurements=tuple(values.values()))
-    rounds: dict[str, list[Fact]] = {}
-    begun = {(fact.stage, fact.value["fabric"], fact.rank) for fact in evidence.facts if fact.name == "asked"}
-    for stage, request in evidence.rounds.items():
-        for part in filter(_is_part, request["parts"] if has_fields(request, parts=list) else ()):
-            first = min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
-            if (stage, part["fabric"], first) in begun:
-                fact = Fact(check="links", name="asked", value=part, rank=first, stage=stage)
-                rounds.setdefault(part["fabric"], []).append(fact)
-            elif first in evidence.asked:
-                damaged += (f"{stage} on {part['fabric']}, which rank {first} was to begin",)
+    rounds, not_read = _rounds(evidence)
+    damaged += not_read
     failed, unmet = _meetings(evidence)
     ends = [(fact.stage, fact.rank, fact.value.get("peer")) for fact in failed]
     damaged += tuple(dict.fromkeys(_directions_without_rate(evidence, rounds, ends)))
@@ -119,6 +112,28 @@ def read_answers(evidence: Evidence) -> Answers:
         unmet=_by_stage_and_rank(unmet),
         late=_by_stage_and_rank(fact for fact in evidence.facts if fact.name == "late"),
     )
+
+
+def _rounds(evidence: Evidence) -> tuple[Mapping[str, Sequence[Fact]], tuple[str, ...]]:
+    """Return the rounds of each fabric that were begun, and what cannot be read of those that were requested."""
+    rounds: dict[str, list[Fact]] = {}
+    damaged: dict[str, None] = {}
+    begun = {(fact.stage, fact.value["fabric"], fact.rank) for fact in evidence.facts if fact.name == "asked"}
+    asked = frozenset(evidence.asked)
+    for stage, request in evidence.rounds.items():
+        read = set[str]()
+        for part in filter(_is_part, request["parts"] if has_fields(request, parts=list) else ()):
+            fabric, first = part["fabric"], min(rank for group in (part["groups"] or part["pairs"]) for rank in group)
+            if fabric in read:
+                # Each one would be all measurements of the stage once more.
+                damaged[f"one request for {stage} on {fabric}"] = None
+            elif (stage, fabric, first) in begun:
+                fact = Fact(check="links", name="asked", value=part, rank=first, stage=stage)
+                rounds.setdefault(fabric, []).append(fact)
+            elif first in asked:
+                damaged[f"{stage} on {fabric}, which rank {first} was to begin"] = None
+            read.add(fabric)
+    return rounds, tuple(damaged)
 
 
 def _meetings(evidence: Evidence) -> tuple[list[Fact], list[Fact]]:
@@ -172,14 +187,20 @@ def _is_part(value: Any) -> bool:
     """Return whether this is a part of a request as ``round_request.py`` makes it: the events may be damaged."""
     if not has_fields(value, fabric=str, at_once=int, repeats=int, groups=list, pairs=list):
         return False
-    below, groups = value.get("list_below_gbps"), value["groups"] or value["pairs"]
+    below, groups = value.get("list_below_gbps"), [*value["groups"], *value["pairs"]]
     return (
         1 <= value["at_once"] <= _MOST_REPEATS
         and 1 <= value["repeats"] <= _MOST_REPEATS
         and bool(groups)
         and all(isinstance(group, list) and group and all(isinstance(rank, int) for rank in group) for group in groups)
+        and _are_disjoint(value["groups"])
         and (below is None or (isinstance(below, (int, float)) and 0 < below < math.inf))
     )
+
+
+def _are_disjoint(groups: Sequence[Sequence[int]]) -> bool:
+    """Return whether no rank is in two groups, which would measure at once."""
+    return sum(len(set(group)) for group in groups) == len({rank for group in groups for rank in group})
 
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
@@ -207,7 +228,7 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
     by_cost = {cost.measurement: Observations() for cost in compared}
     rates, late = Observations(), list[GroupResult]()
     not_met: dict[frozenset[int], str] = {}
-    for fact in answers.rounds.get(fabric.name, ()):
+    for fact in rounds_of(answers, fabric):
         common: dict[str, Any] = {key: fact.value[key] for key in ("at_once", "repeats")}
         measurements = [
             measurement
@@ -230,10 +251,13 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
         }
         groups = [tuple(dict.fromkeys(group)) for group in fact.value["groups"] if members.issuperset(group)]
         on_time = list[GroupResult]()
-        for group in (group for group in groups if len(group) > 1):
+        inside = _pairs_inside(groups, pairs)
+        for number, group in enumerate(groups):
+            if len(group) < 2:
+                continue
             said = [item for rank in group for item in answers.failed.get((fact.stage, rank), ())]
             unmet = [item for rank in group for item in answers.unmet.get((fact.stage, rank), ())]
-            result = _group_result(group, pairs, medians, (said, unmet), fact.value)
+            result = _group_result(group, inside.get(number, ()), medians, (said, unmet), fact.value)
             in_late = [rank for rank in group if (fact.stage, rank) in answers.late]
             # All members hear from the first one that time is up: what less than half of them say is their own.
             if len(in_late) > len(group) / 2 and not said and not unmet:
@@ -249,6 +273,23 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
             not_met |= now
             rates = replace(rates, unmet=(*rates.unmet, *now))
     return FabricObservations(rates=rates, by_cost=by_cost, late=tuple(late), unmet=not_met)
+
+
+def rounds_of(answers: Answers, fabric: Fabric) -> Sequence[Fact]:
+    """Return the rounds of a fabric: a record of somebody else may have more than any search asks for."""
+    # Without a member that has no page, which makes their number odd, a search may take one round more.
+    return answers.rounds.get(fabric.name, ())[: most_rounds(fabric.topology) + 1]
+
+
+def _pairs_inside(groups: Iterable[Sequence[int]], pairs: Iterable[PairResult]) -> Mapping[int, Sequence[PairResult]]:
+    """Return the pairs inside each of the groups, which have no member in common, by the number of the group."""
+    group_of = {rank: number for number, group in enumerate(groups) for rank in group}
+    inside: dict[int, list[PairResult]] = {}
+    for pair in pairs:
+        number = group_of.get(pair.source)
+        if number is not None and number == group_of.get(pair.target):
+            inside.setdefault(number, []).append(pair)
+    return inside
 
 
 def _ends(fact: Fact) -> frozenset[int]:
@@ -325,8 +366,8 @@ def _group_result(
     said: tuple[Sequence[Fact], Sequence[Fact]],
     requested: Mapping[str, Any],
 ) -> GroupResult:
-    """Return the result of one group. ``medians`` (GB/s): by rank; ``said``: failures of its members, and those that
-    did not meet; ``requested``: the round."""
+    """Return the result of one group. ``pairs``: those inside it; ``medians`` (GB/s): by rank; ``said``: failures of
+    its members, and those that did not meet; ``requested``: the round."""
     failures, unmet = said
     inside = set(members)
     silent = [rank for rank in members if rank not in medians]
@@ -353,7 +394,7 @@ def _group_result(
         failed=failed_why,
         reports=tuple(about for _, about in reports),
         is_unreported=bool(failed_why) and not reports,
-        slow=tuple(pair for pair in pairs if inside.issuperset((pair.source, pair.target))),
+        slow=tuple(pairs),
         listed_below=listed_below,
         at_once=requested["at_once"],
         repeats=requested["repeats"],

@@ -64,7 +64,8 @@ def without_page(observations: FabricObservations, fabric: Fabric, answers: Answ
     rates = observations.rates
     known = {end for pair in rates.pairs for end in (pair.source, pair.target)}
     known.update(member for group in rates.groups for member in group.members)
-    return [member for member in fabric.topology.members if member not in known | answers.pages.keys()]
+    known.update(answers.pages)
+    return [member for member in fabric.topology.members if member not in known]
 
 
 def _part(wanted: Round, fabric: Fabric, observations: FabricObservations) -> dict[str, Any]:

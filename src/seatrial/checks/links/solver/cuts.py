@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 
 from seatrial.checks.links.solver.endpoints import MIN_PARTNERS, Endpoints
 from seatrial.checks.links.solver.rates import LinkRates
@@ -159,23 +159,33 @@ def join_switches(
     it was in groups with them: a member that is slow by itself would have been.
     """
     left, found = list(members), list(switches)
+    if not (left and found):
+        return left, tuple(found)
+    groups = [set(group.members) for group in rates.groups if group.gbps is not None]
+    groups_of: defaultdict[int, list[int]] = defaultdict(list)
+    for place, group in enumerate(groups):
+        for member in group:
+            groups_of[member].append(place)
+    slow_with: defaultdict[int, set[int]] = defaultdict(set)
+    for (source, target), link in rates.links.items():
+        if rates.slow(link):
+            slow_with[source].add(target)
+            slow_with[target].add(source)
     for index, switch in enumerate(found):
-        inside = set(switch.members)
-        for suspect in list(left):
+        inside, others = set(switch.members), list[Suspect]()
+        here = [inside & group for group in groups]
+        for suspect in left:
             (member,) = suspect.members
             is_alike = _are_alike([link.ratio for link in (*suspect.evidence, *switch.evidence)])
-            together = {
-                other
-                for group in rates.groups
-                if group.gbps is not None and member in group.members
-                for other in inside.intersection(group.members)
-            }
-            was_slow = any(
-                member in key and not inside.isdisjoint(key) and rates.slow(link) for key, link in rates.links.items()
-            )
-            if is_alike and len(together) >= MIN_PARTNERS and not was_slow:
-                left.remove(suspect)
+            # As many of each group as are needed.
+            together = {other for place in groups_of[member] for other in islice(here[place], MIN_PARTNERS)}
+            if is_alike and len(together) >= MIN_PARTNERS and inside.isdisjoint(slow_with[member]):
                 inside.add(member)
+                for place in groups_of[member]:
+                    here[place].add(member)
+            else:
+                others.append(suspect)
+        left = others
         found[index] = replace(switch, members=tuple(sorted(inside)))
     return left, tuple(found)
 

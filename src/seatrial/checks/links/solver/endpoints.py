@@ -6,8 +6,10 @@ a sender and a receiver, and one slow transfer accuses all three.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from seatrial.checks.links.solver.rates import CONTENDED_GROUP, LinkRates, clean_unless_listed
@@ -30,14 +32,39 @@ and clean only under contention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """Links of one endpoint of which all but one are what that one is compared with. There may be thousands."""
+
+    links: Mapping[int, DirectedLink]
+    """By the member at the other end."""
+    best: tuple[float, float]
+    """The two highest ratios."""
+    near: tuple[Sequence[float], Sequence[float]]
+    """The ratios near the best one, ascending; and near the second one, where the best one is left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
     """The state of every endpoint, and the slow links that no bad endpoint explains."""
 
-    states: dict[Endpoint, EndpointState]
-    links: dict[Endpoint, tuple[DirectedLink, ...]]
+    states: Mapping[Endpoint, EndpointState]
+    links: Mapping[Endpoint, tuple[DirectedLink, ...]]
     rates: LinkRates
+    accusers: Mapping[Endpoint, tuple[DirectedLink, ...]]
+    """The uncontended slow links to good partners that are slow alike, one for each partner."""
+    least: Mapping[Endpoint, float]
+    """The least ratio that each bad endpoint accounts for."""
+    dead_members: Set[int]
+    compared: Mapping[Endpoint, Sequence[_Compared]]
+    """The uncontended links of each endpoint to good partners, and all of them."""
+    alone: Mapping[Endpoint, Sequence[DirectedLink]]
+    """The links of each endpoint that were measured without contention."""
+    met: Mapping[int, Set[int]]
+    """Member -> those with which it was measured without contention."""
     open_links: tuple[DirectedLink, ...] = ()
     """The slow links that are not explained, the slowest first."""
+    num_open: Mapping[Endpoint, int] = field(default_factory=dict)
+    """The number of those of each endpoint that were measured without contention."""
 
     def state(self, endpoint: Endpoint) -> EndpointState:
         """Return the state of one endpoint, ``unknown`` if it was not measured."""
@@ -49,8 +76,7 @@ class Endpoints:
 
     def dead(self, member: int) -> bool:
         """Return True if a bad endpoint of the member let nothing through: any group with the member would fail."""
-        bad = [endpoint for endpoint in endpoints_of_member(member) if self.state(endpoint) == "bad"]
-        return any(link.failed for endpoint in bad for link in self.accusing(endpoint))
+        return member in self.dead_members
 
     def cleared(self, member: int) -> bool:
         """Return True if the member both sends and receives well."""
@@ -59,9 +85,7 @@ class Endpoints:
     def explained(self, link: DirectedLink) -> bool:
         """Return True if one end is bad by other evidence and the link is not far slower than that end."""
         bad = [endpoint for endpoint in endpoints_of(link.source, link.target) if self.state(endpoint) == "bad"]
-        return any(
-            not link.uncontended or link.ratio >= _least(self.rates, self.accusing(endpoint)) for endpoint in bad
-        )
+        return any(not link.uncontended or link.ratio >= self.least[endpoint] for endpoint in bad)
 
     def states_of(self, link: DirectedLink) -> tuple[EndpointState, EndpointState]:
         """Return the state of the sender and the state of the receiver."""
@@ -70,14 +94,7 @@ class Endpoints:
 
     def accusing(self, endpoint: Endpoint) -> tuple[DirectedLink, ...]:
         """Return the uncontended slow links to good partners that are slow alike, one for each partner."""
-        return _alike(
-            self.rates,
-            (
-                link
-                for link in self.links.get(endpoint, ())
-                if link.uncontended and not link.unsteady and self.state(_opposite(link, endpoint)) == "good"
-            ),
-        )
+        return self.accusers.get(endpoint, ())
 
     def contended(self, group: GroupResult) -> bool:
         """Return True if the exchanges of a group slowed one another down, which hides slow members and links."""
@@ -104,18 +121,38 @@ class Endpoints:
         the best: a member at the limit itself has links above and below it, and a member that is bad towards some
         partners has others that are far better.
         """
-        others = self.others(endpoint, besides=besides)
-        if not others or (len(others) < MANY and others[0].uncontended and all(map(self.rates.slow, others))):
+        end = _opposite(besides, endpoint)[0]
+        for compared in self.compared.get(endpoint, ()):
+            mine = compared.links.get(end)
+            num_others = len(compared.links) - (mine is not None)
+            if num_others:
+                break
+        else:
             return None
-        best = max(others, key=lambda link: link.ratio)
-        near = [link for link in others if link.ratio >= best.ratio - _ALIKE_SIGMAS * self.rates.spread(link)]
-        return median([link.ratio for link in near]) if len(others) >= MANY else best.ratio
+        if num_others < MANY:
+            others = [link for link in compared.links.values() if link is not mine]
+            if others[0].uncontended and all(map(self.rates.slow, others)):
+                return None
+            return max(link.ratio for link in others)
+        if mine is not None and mine.ratio == compared.best[0]:
+            return _middle(compared.near[1])
+        near = compared.near[0]
+        if mine is None or mine.ratio < compared.best[0] - _ALIKE_SIGMAS * self.rates.spread(mine):
+            return _middle(near)
+        return _middle(near, without=bisect_left(near, mine.ratio))
 
     def at_limit(self, endpoint: Endpoint) -> bool:
         """Return True when a healthy endpoint has been slow against enough peers, without contention, that more rounds
         add nothing."""
-        many = [link for link in self.links.get(endpoint, ()) if link.uncontended and self.rates.slow(link)]
-        return sum(1 for link in many if not self.explained(link)) >= MANY
+        return self.num_open.get(endpoint, 0) >= MANY
+
+
+def _middle(ordered: Sequence[float], without: int | None = None) -> float:
+    """Return the median of ascending values, without the one at a place."""
+    if without is None:
+        return median([ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]])
+    places = ((len(ordered) - 2) // 2, (len(ordered) - 1) // 2)
+    return median([ordered[place + (place >= without)] for place in places])
 
 
 def _alike(rates: LinkRates, links: Iterable[DirectedLink]) -> tuple[DirectedLink, ...]:
@@ -155,10 +192,56 @@ def classify_endpoints(rates: LinkRates) -> Endpoints:
             states[endpoint] = "bad" if len(accusers) >= MIN_PARTNERS else "suspect"
         elif len(accusers) >= MIN_PARTNERS and not any(link.uncontended and not rates.slow(link) for link in many):
             states[endpoint] = "contested"
-    endpoints = Endpoints(states=states, links=frozen, rates=rates)
+    endpoints = _indexed(rates, states, frozen)
     slow = [link for link in rates.links.values() if rates.slow(link) and not endpoints.explained(link)]
     slow.sort(key=lambda link: (link.ratio, link.source, link.target))
-    return replace(endpoints, open_links=tuple(slow))
+    num_open = Counter(end for link in slow if link.uncontended for end in endpoints_of(link.source, link.target))
+    return replace(endpoints, open_links=tuple(slow), num_open=num_open)
+
+
+def _indexed(
+    rates: LinkRates, states: Mapping[Endpoint, EndpointState], links: Mapping[Endpoint, tuple[DirectedLink, ...]]
+) -> Endpoints:
+    """Return what is asked about an endpoint for each of its links, of which there may be thousands."""
+    accusers, compared = dict[Endpoint, tuple[DirectedLink, ...]](), dict[Endpoint, Sequence[_Compared]]()
+    alone = {endpoint: [link for link in many if link.uncontended] for endpoint, many in links.items()}
+    for endpoint, many in links.items():
+        steady = (link for link in alone[endpoint] if not link.unsteady)
+        accusers[endpoint] = _alike(rates, (link for link in steady if states.get(_opposite(link, endpoint)) == "good"))
+        pools = (
+            [link for link in some if states.get(_opposite(link, endpoint)) in ("good", "contested")]
+            for some in (alone[endpoint], many)
+        )
+        compared[endpoint] = [_compared(rates, endpoint, pool) for pool in pools]
+    bad = [endpoint for endpoint, state in states.items() if state == "bad"]
+    met: defaultdict[int, set[int]] = defaultdict(set)
+    for link in rates.links.values():
+        if link.uncontended:
+            met[link.source].add(link.target)
+            met[link.target].add(link.source)
+    return Endpoints(
+        states=states,
+        links=links,
+        rates=rates,
+        accusers=accusers,
+        least={endpoint: _least(rates, accusers[endpoint]) for endpoint in bad},
+        dead_members={endpoint[0] for endpoint in bad if any(link.failed for link in accusers[endpoint])},
+        compared=compared,
+        alone=alone,
+        met=dict(met),
+    )
+
+
+def _compared(rates: LinkRates, endpoint: Endpoint, links: Collection[DirectedLink]) -> _Compared:
+    first, second = ([*sorted((link.ratio for link in links), reverse=True)[:2], 0.0, 0.0])[:2]
+    is_first = next((link for link in links if link.ratio == first), None)
+    near = [
+        sorted(link.ratio for link in some if link.ratio >= best - _ALIKE_SIGMAS * rates.spread(link))
+        for best, some in ((first, links), (second, [link for link in links if link is not is_first]))
+    ]
+    return _Compared(
+        links={_opposite(link, endpoint)[0]: link for link in links}, best=(first, second), near=(near[0], near[1])
+    )
 
 
 def _clear_in_groups(rates: LinkRates) -> set[Endpoint]:

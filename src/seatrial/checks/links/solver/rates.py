@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from seatrial.checks.links.solver.records import (
@@ -177,17 +177,17 @@ def gather(observations: Observations, topology: Topology, limits: LinkLimits, *
         # One that came through in groups only has no rate.
         links[key] = replace(link, unsteady=link.unsteady or (link.is_open and bool(link.failed)))
     if reference is not None and not by_cost:
-        clean_below = [
-            (set(group.members), {(pair.source, pair.target) for pair in group.slow}, max(2, group.at_once))
-            for group in observations.groups
-            if clean_unless_listed(group, reference, limit, limits.effect)
+        clean_groups = [
+            group for group in observations.groups if clean_unless_listed(group, reference, limit, limits.effect)
         ]
+        clean_below = [
+            ({(pair.source, pair.target) for pair in group.slow}, max(2, group.at_once)) for group in clean_groups
+        ]
+        of_member = _by_member(clean_groups)
         for key, link in list(links.items()):
             # A group with less contention did not list the link as slow, so it was clean there.
-            if not link.failures and any(
-                at_once < link.at_once and inside.issuperset(key) and key not in listed
-                for inside, listed, at_once in clean_below
-            ):
+            inside = (clean_below[place] for place in _of_both(of_member, key)) if not link.failures else ()
+            if any(at_once < link.at_once and key not in listed for listed, at_once in inside):
                 del links[key]
     return LinkRates(
         links=links,
@@ -220,13 +220,28 @@ def _tries(observations: Observations) -> dict[tuple[int, int], tuple[tuple[str,
             rounds[result.source, result.target] += 1
             if not _rate(result):
                 failures.setdefault((result.source, result.target), []).append(result.failed or _NO_RATE)
-    groups = [(frozenset(group.members), group) for group in observations.groups] if failures else []
+    of_member = _by_member(observations.groups)
     for key, reasons in failures.items():
-        inside = [group for members, group in groups if members.issuperset(key)]
+        inside = [observations.groups[place] for place in _of_both(of_member, key)]
         reported = sorted(group.failed for group in inside if frozenset(key) in group.reports)
         reasons += reported[:1]
         rounds[key] += len(reported[:1]) + sum(group.gbps is not None for group in inside)
     return {key: (tuple(sorted(reasons)), rounds[key]) for key, reasons in failures.items()}
+
+
+def _by_member(groups: Sequence[GroupResult]) -> Mapping[int, Set[int]]:
+    """Return member -> the places of the groups with it."""
+    places: defaultdict[int, set[int]] = defaultdict(set)
+    for place, group in enumerate(groups):
+        for member in group.members:
+            places[member].add(place)
+    return places
+
+
+def _of_both(places: Mapping[int, Set[int]], ends: tuple[int, int]) -> Set[int]:
+    """Return the places of the groups with both ends. ``places``: of the groups with each member."""
+    first, second = (places.get(end, frozenset()) for end in ends)
+    return first & second
 
 
 def _all_pairs(observations: Observations) -> Iterable[PairResult]:

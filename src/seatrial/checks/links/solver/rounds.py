@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
+from itertools import islice
 
 from seatrial.checks.links.solver.cover import ALL_PAIRS, ONE_BY_ONE, cover_pairs, most_rounds, shuffled
 from seatrial.checks.links.solver.cuts import find_cuts
-from seatrial.checks.links.solver.endpoints import MANY, MIN_PARTNERS, Endpoint, classify_endpoints, endpoints_of
+from seatrial.checks.links.solver.endpoints import MANY, MIN_PARTNERS, Endpoint, endpoints_of
 from seatrial.checks.links.solver.group_rounds import in_groups, thinner_groups
-from seatrial.checks.links.solver.rates import MOST_REPEATS, gather
+from seatrial.checks.links.solver.rates import MOST_REPEATS
 from seatrial.checks.links.solver.records import DirectedLink, LinkLimits, Observations, Round, Topology
 from seatrial.checks.links.solver.solve import ENOUGH_REPEATS, link_fault
-from seatrial.checks.links.solver.solver_state import SolverState
+from seatrial.checks.links.solver.solver_state import SolverState, solver_state
 from seatrial.checks.links.solver.trace import failed_once_more, in_turns, trace
 from seatrial.util.round_robin import Pair
 
@@ -51,18 +52,7 @@ def next_round(
         return first
     all_steps = (_once_more, trace, failed_once_more, _suspects, _thinner_pairs, thinner_groups, in_groups)
     for by_cost, steps in ((False, all_steps), (True, (_once_more, _suspects, _thinner_pairs))):
-        rates = gather(observations, topology, limits, by_cost=by_cost)
-        endpoints = classify_endpoints(rates)
-        state = SolverState(
-            observations=observations,
-            by_cost=by_cost,
-            topology=topology,
-            rates=rates,
-            endpoints=endpoints,
-            order=order,
-            first_pairs=plan,
-            dead=frozenset(member for member in topology.members if endpoints.dead(member)),
-        )
+        state = solver_state(observations, topology, limits, by_cost=by_cost, order=order, first_pairs=plan)
         for step in steps:
             found = _without(step(state), observations.given_up)
             if found is not None:
@@ -159,12 +149,12 @@ def _wanted(state: SolverState) -> list[Pair]:
         for link in links[: MIN_PARTNERS + 1 - len(cut.confirmed)]:
             wanted[frozenset((link.source, link.target))] = (link.source, link.target)
     waiting: set[Endpoint] = set()
-    for link in endpoints.open_links:
-        for endpoint in endpoints_of(link.source, link.target):
-            if endpoints.state(endpoint) in ("suspect", "contested") and endpoint not in waiting:
-                pairs = _separate(state, endpoint)
-                waiting.update({endpoint} if pairs else ())
-                wanted.update((frozenset(pair), pair) for pair in pairs)
+    ends = (endpoint for link in endpoints.open_links for endpoint in endpoints_of(link.source, link.target))
+    for endpoint in dict.fromkeys(ends):
+        if endpoints.state(endpoint) in ("suspect", "contested"):
+            pairs = _separate(state, endpoint)
+            waiting.update({endpoint} if pairs else ())
+            wanted.update((frozenset(pair), pair) for pair in pairs)
     asked = Counter[Endpoint]()
     for link in endpoints.open_links:
         mine = endpoints_of(link.source, link.target)
@@ -203,8 +193,8 @@ def _separate(state: SolverState, endpoint: Endpoint) -> list[Pair]:
         clean = [link for link in endpoints.links[endpoint] if not endpoints.rates.slow(link) and not link.uncontended]
         return [(link.source, link.target) for link in clean[:MIN_PARTNERS]] or _unlisted(state, endpoint)
     missing = MIN_PARTNERS - len(endpoints.accusing(endpoint))
-    tried = {end for pair in state.uncontended_pairs if member in pair for end in pair}
-    pairs = [(member, other) for other in state.partners(member, tried)[: max(missing, 0)]]
+    tried = endpoints.met.get(member, frozenset())
+    pairs = [(member, other) for other in state.partners(member, tried, max(missing, 0))]
     if pairs:
         return pairs
     # No member is known to be good, so the suspect pairs themselves are measured again.
@@ -214,17 +204,13 @@ def _separate(state: SolverState, endpoint: Endpoint) -> list[Pair]:
 
 def _unlisted(state: SolverState, endpoint: Endpoint) -> list[Pair]:
     """Return pairs of an endpoint with members of a group with whom it was not slow there."""
-    found: list[Pair] = []
-    done = state.uncontended_pairs
-    for group in state.rates.groups:
-        if endpoint[0] in group.members and group.gbps is not None:
-            listed = {
-                slow.target if endpoint[1] == "send" else slow.source
-                for slow in group.slow
-                if endpoint in endpoints_of(slow.source, slow.target)
-            }
-            found += [(endpoint[0], other) for other in group.members if other != endpoint[0] and other not in listed]
-    return [pair for pair in found if frozenset(pair) not in done][:MIN_PARTNERS]
+    member, found, done = endpoint[0], list[Pair](), state.uncontended_pairs
+    for place in state.groups_of.get(member, ()):
+        listed = state.listed.get((place, endpoint), frozenset())
+        others = (other for other in state.rates.groups[place].members if other != member and other not in listed)
+        pairs = ((member, other) for other in others if frozenset((member, other)) not in done)
+        found += islice(pairs, MIN_PARTNERS - len(found))
+    return found
 
 
 def _among_the_bad(state: SolverState) -> list[Pair]:
@@ -242,11 +228,10 @@ def _elsewhere(state: SolverState, link: DirectedLink) -> list[Pair]:
     """Return pairs of both ends of a slow link with other known-good partners, for comparison with the link."""
     found = []
     for endpoint in endpoints_of(link.source, link.target):
-        mine = [measured for measured in state.endpoints.links.get(endpoint, ()) if measured.uncontended]
+        mine = state.endpoints.alone.get(endpoint, ())
         if len(mine) <= MANY and all(map(state.endpoints.rates.slow, mine)):
-            ends = {link.source, link.target}
-            tried = {end for pair in state.uncontended_pairs if endpoint[0] in pair for end in pair}
-            found += [(endpoint[0], other) for other in state.partners(endpoint[0], ends | tried)[:MIN_PARTNERS]]
+            tried = {link.source, link.target} | state.endpoints.met.get(endpoint[0], frozenset())
+            found += [(endpoint[0], other) for other in state.partners(endpoint[0], tried, MIN_PARTNERS)]
     return found
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import islice
 from typing import Literal
 
 from seatrial.checks.links.solver.cover import most_rounds
@@ -22,13 +23,13 @@ from seatrial.checks.links.solver.records import (
     Diagnosis,
     DirectedLink,
     Direction,
-    GroupResult,
     LinkLimits,
     MemberKind,
     Observations,
     Suspect,
     Topology,
 )
+from seatrial.checks.links.solver.together import holds_one, of_sources, together, without_parts
 
 _NO_LIMITS = LinkLimits()
 _MOST_LINKS = 8
@@ -70,13 +71,14 @@ def _solve_quantity(observations: Observations, topology: Topology, limits: Link
     endpoints = classify_endpoints(rates)
     cuts = find_cuts(endpoints, topology)
     switches = name_cuts(cuts)
-    named_cuts = tuple(cut for cut in cuts if any(link in switch.evidence for switch in switches for link in cut.links))
+    crossing = {link for switch in switches for link in switch.evidence}
+    named_cuts = tuple(cut for cut in cuts if not crossing.isdisjoint(cut.links))
     members, switches = join_switches(_suspect_members(endpoints, topology), switches, rates)
     links, unconfirmed = _suspect_links(endpoints, named_cuts, topology, observations.given_up)
     named = {end for suspect in members for end in suspect.members}
     opened = [link for link in _failed_once(rates, named_cuts, links) if named.isdisjoint((link.source, link.target))]
     links = _merge_hubs(links, opened, topology, named)
-    unconfirmed += tuple(link for link in opened if link not in unconfirmed)
+    unconfirmed = tuple(dict.fromkeys((*unconfirmed, *opened)))
     # A member that is named for several slow links explains its other slow links, too.
     hubs = {end for suspect in links if suspect.kind == topology.kind for end in suspect.members}
     unconfirmed = tuple(link for link in unconfirmed if hubs.isdisjoint((link.source, link.target)))
@@ -180,6 +182,7 @@ def _suspect_links(
     clear: dict[tuple[int, int], list[DirectedLink]] = {}
     ambiguous: dict[tuple[int, int], list[DirectedLink]] = {}
     unconfirmed = []
+    spare = _spare_partners(endpoints, topology, given_up)
     for link in endpoints.open_links:
         if any(cut.holds(link) for cut in cuts):
             continue
@@ -187,7 +190,7 @@ def _suspect_links(
         fault = link_fault(endpoints, link) if link.uncontended else ""
         if fault == "yes":
             clear.setdefault(pair, []).append(link)
-        elif fault == "unknown" and not _could_separate(endpoints, link, topology, given_up):
+        elif fault == "unknown" and not _could_separate(endpoints, link, spare):
             ambiguous.setdefault(pair, []).append(link)
         else:
             unconfirmed.append(link)
@@ -240,10 +243,15 @@ def _merge_hubs(
         hubs |= {end for end, number in ends.items() if number == most}
         left = [suspect for suspect in left if hubs.isdisjoint(suspect.members)]
     found = []
+    of_hubs: dict[int, list[Suspect]] = {}
+    for suspect in known:
+        for end in hubs.intersection(suspect.members):
+            of_hubs.setdefault(end, []).append(suspect)
+    bad = hubs | named
     # A member that is already named is not named twice.
     for end in sorted(hubs - named):
-        mine = [suspect for suspect in known if end in suspect.members]
-        to_others = [suspect for suspect in mine if (hubs | named).isdisjoint({*suspect.members} - {end})]
+        mine = of_hubs[end]
+        to_others = [suspect for suspect in mine if bad.isdisjoint({*suspect.members} - {end})]
         if len(to_others) >= _LEAST_TO_OTHERS:
             why = f"{len(mine)} of its links are slow or failed: one end is likelier than {len(mine)} cables"
             found.append(_common(topology.kind, (end,), why, mine))
@@ -251,8 +259,9 @@ def _merge_hubs(
     left = [suspect for suspect in links if explained.isdisjoint(suspect.members)]
     if max(len(left), len(found)) > _MOST_LINKS:
         # That many links do not fail independently; they share an unknown cause.
-        why = f"{len(links)} links between good ends are slow, and no member and no cut between two sets explains them"
-        return [_common("fabric", tuple(sorted({end for suspect in links for end in suspect.members})), why, links)]
+        several, how = (links, "are slow") if links else (known, "failed once")
+        why = f"{len(several)} links between good ends {how}, and no member and no cut between two sets explains them"
+        return [_common("fabric", tuple(sorted({end for suspect in several for end in suspect.members})), why, several)]
     return [*found, *left]
 
 
@@ -260,7 +269,8 @@ def _common(
     kind: MemberKind | Literal["fabric"], members: tuple[int, ...], why: str, links: Sequence[Suspect]
 ) -> Suspect:
     """Return one likely suspect for several links."""
-    sends = {link.source in members for suspect in links for link in suspect.evidence}
+    ends = frozenset(members)
+    sends = {link.source in ends for suspect in links for link in suspect.evidence}
     return Suspect(
         kind=kind,
         members=members,
@@ -288,26 +298,36 @@ def _link(pair: tuple[int, int], links: Sequence[DirectedLink], inseparable: tup
     )
 
 
-def _could_separate(
-    endpoints: Endpoints, link: DirectedLink, topology: Topology, given_up: Set[frozenset[int]]
-) -> bool:
+def _could_separate(endpoints: Endpoints, link: DirectedLink, spare: Mapping[int, Collection[int]]) -> bool:
     """Return True if a measurement with another good member could separate the link from its ends.
+
+    ``spare``: as ``_spare_partners`` returns it.
+    """
+    return any(
+        endpoints.state(endpoint) != "good"
+        and len(endpoints.accusing(endpoint)) < MIN_PARTNERS
+        and any(other not in (link.source, link.target) for other in spare[endpoint[0]])
+        for endpoint in endpoints_of(link.source, link.target)
+    )
+
+
+def _spare_partners(
+    endpoints: Endpoints, topology: Topology, given_up: Set[frozenset[int]]
+) -> Mapping[int, Collection[int]]:
+    """Return good members with which each end of an open link was not measured yet: two, of which one may be the other
+    end.
 
     Pairs that were given up, which did not meet, are measured no more.
     """
-    ends = {link.source, link.target}
-    done = given_up | {
-        frozenset((measured.source, measured.target))
-        for measured in endpoints.rates.links.values()
-        if measured.uncontended
-    }
-    for endpoint in endpoints_of(link.source, link.target):
-        if endpoints.state(endpoint) == "good" or len(endpoints.accusing(endpoint)) >= MIN_PARTNERS:
-            continue
-        for other in topology.members:
-            if other not in ends and endpoints.cleared(other) and frozenset((endpoint[0], other)) not in done:
-                return True
-    return False
+    cleared = [member for member in topology.members if endpoints.cleared(member)]
+    found: dict[int, Collection[int]] = {}
+    for link in endpoints.open_links:
+        for end in (link.source, link.target):
+            if end not in found:
+                met = endpoints.met.get(end, frozenset())
+                others = (other for other in cleared if other != end and other not in met)
+                found[end] = [*islice((other for other in others if frozenset((end, other)) not in given_up), 2)]
+    return found
 
 
 def _whole_fabric(rates: LinkRates, limits: LinkLimits, by_cost: bool) -> list[Suspect]:
@@ -335,15 +355,15 @@ def _failed_groups(
     found: list[Suspect] = []
     remains: list[str] = []
     reports: list[tuple[frozenset[int], ...]] = []
-    dead = [key for key, link in rates.links.items() if link.uncontended and link.failed and not link.is_open]
+    groups = together(rates)
+    dead = of_sources(link for link in rates.links.values() if link.uncontended and link.failed and not link.is_open)
     failed = {
         members: results
-        for members, results in failed_groups(rates).items()
-        if not any(map(endpoints.dead, members))
-        and members.isdisjoint(silent)
-        and not any(members.issuperset(key) for key in dead)
+        for members, results in groups.failed.items()
+        if not any(map(endpoints.dead, members)) and members.isdisjoint(silent) and not holds_one(members, dead)
     }
-    clean = [members for members in failed if all_clean(members, rates)]
+    clean = {members for members in failed if groups.all_clean(members)}
+    whole = {*without_parts(clean)}
     for members, results in failed.items():
         reported = [result for result in results if not result.is_unreported]
         reason = (reported or results)[0].failed or "no measurement was measured"
@@ -353,9 +373,9 @@ def _failed_groups(
             remains.append(what)
         elif members not in clean:
             remains.append(f"{what}, and not every pair in it was measured since")
-        elif any(members < other for other in clean):
+        elif members not in whole:
             continue  # the whole group decides: it is repeated, and this part of it is not
-        elif has_passed(members, rates):
+        elif groups.has_passed(members):
             remains.append(f"{what}, and passed when it was repeated")
         elif len(reported) >= FAILURES:
             why = f"the group failed ({reason}) although every pair in it is clean: it takes many at once to show"
@@ -365,47 +385,15 @@ def _failed_groups(
     about = (
         frozenset[int]().union(*reports[0]).intersection(*(each for some in reports for each in some)) if found else ()
     )
-    groups = f"{len(found)} group{'' if len(found) == 1 else 's'}"
+    how_many = f"{len(found)} group{'' if len(found) == 1 else 's'}"
     if len(about) == 1:
-        why = f"{groups} with it failed, all reports are about it, and as a pair it is clean"
+        why = f"{how_many} with it failed, all reports are about it, and as a pair it is clean"
         found = [Suspect(kind=topology.kind, members=tuple(about), confidence="likely", why=why)]
     elif len(about) == 2:
         pair = tuple(sorted(about))
-        why = f"{groups} with both failed, all reports are about them, and as a pair they are clean"
+        why = f"{how_many} with both failed, all reports are about them, and as a pair they are clean"
         found = [Suspect(kind="link", members=pair, confidence="likely", why=why, inseparable=pair)]
     return found, remains
-
-
-def failed_groups(rates: LinkRates) -> dict[frozenset[int], list[GroupResult]]:
-    """Return the failures of each group that failed, by its members."""
-    failed: dict[frozenset[int], list[GroupResult]] = {}
-    for group in rates.groups:
-        if group.gbps is None:
-            failed.setdefault(frozenset(group.members), []).append(group)
-    return failed
-
-
-def has_passed(members: frozenset[int], rates: LinkRates) -> bool:
-    """Return True if these members, together or among more, passed as a group."""
-    return any(group.gbps is not None and members.issubset(group.members) for group in rates.groups)
-
-
-def all_clean(members: Collection[int], rates: LinkRates) -> bool:
-    """Return True if every two members were clean as a pair, or were together in a group that passed."""
-    clean = dict.fromkeys(members, 0)
-    bit = {member: 1 << index for index, member in enumerate(members)}
-    for other in rates.groups:
-        if other.gbps is not None:
-            inside = sum(bit[member] for member in other.members if member in bit)
-            for member in other.members:
-                if member in bit:
-                    clean[member] |= inside
-    for (source, target), link in rates.links.items():
-        if source in bit and target in bit and not rates.slow(link):
-            clean[source] |= bit[target]
-            clean[target] |= bit[source]
-    everybody = sum(bit.values())
-    return all(clean[member] | bit[member] == everybody for member in members)
 
 
 def _uncovered(observations: Observations, topology: Topology, named: Iterable[int]) -> str:

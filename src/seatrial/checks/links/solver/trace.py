@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from seatrial.checks.links.solver.endpoints import Endpoints
-from seatrial.checks.links.solver.rates import MOST_REPEATS, LinkRates
+from seatrial.checks.links.solver.rates import MOST_REPEATS
 from seatrial.checks.links.solver.records import FAILURES, Round
-from seatrial.checks.links.solver.solve import all_clean, failed_groups, has_passed
 from seatrial.checks.links.solver.solver_state import SolverState
+from seatrial.checks.links.solver.together import Together, disjoint, holds_one, of_sources, together, without_parts
 from seatrial.util.round_robin import Pair, round_robin
 
 _MOST_TURNS, _CROWDED_TURNS = 16, 2
@@ -40,17 +39,17 @@ def trace(state: SolverState) -> Round | None:
     # A repetition that passed outweighs a failure.
     passed |= {frozenset(group.members): True for group in groups if group.gbps is not None}
     most_turns = _CROWDED_TURNS if _is_crowded(state) else _MOST_TURNS
-    turns: list[list[Pair]] = []
+    turns: list[tuple[list[Pair], set[int]]] = []
     tried: list[Members] = []
-    for members in _without_parts(_unexplained(state)):
+    for members in without_parts(_unexplained(state, together(rates))):
         for wish in _inside(tuple(sorted(members)), passed, most_turns):
             if isinstance(wish, frozenset):
                 tried.append(tuple(sorted(wish)))
             else:
                 _join(turns, wish, known=rates.links)
-    if chosen := _disjoint(tried):
+    if chosen := disjoint(tried):
         return Round(groups=chosen, repeats=repeats)
-    return in_turns(turns, repeats)
+    return in_turns((pairs for pairs, _ in turns), repeats)
 
 
 def failed_once_more(state: SolverState) -> Round | None:
@@ -69,49 +68,40 @@ def failed_once_more(state: SolverState) -> Round | None:
     }
     if pairs:
         return Round(pairs=tuple(pairs.values()), turns=len(pairs), repeats=MOST_REPEATS)
-    failures = failed_groups(state.rates)
-    clean = [members for members in _unexplained(state) if all_clean(members, state.rates)]
+    groups = together(state.rates)
     again = [
         tuple(sorted(members))
-        for members in _without_parts(clean)
+        for members in without_parts(filter(groups.all_clean, _unexplained(state, groups)))
         # What stopped without a report accuses nobody, and stays an open question.
-        if [result.is_unreported for result in failures[members]] == [False]
+        if [result.is_unreported for result in groups.failed[members]] == [False]
     ]
-    chosen = _disjoint(again)
+    chosen = disjoint(again)
     return Round(groups=chosen, repeats=state.rates.repeats) if chosen else None
 
 
-def _unexplained(state: SolverState) -> list[frozenset[int]]:
-    """Return the groups that failed, never passed, and have no dead member or link that explains it."""
-    rates = state.rates
+def _unexplained(state: SolverState, groups: Together) -> list[frozenset[int]]:
+    """Return the groups that failed, never passed, and have no dead member or link, repeated or not, that explains
+    it."""
+    dead = of_sources(link for link in state.rates.links.values() if link.failed and not link.is_open)
     return [
         members
-        for members in failed_groups(rates)
-        if not (has_passed(members, rates) or _is_explained(members, rates, state.endpoints))
+        for members in groups.failed
+        if not (groups.has_passed(members) or any(map(state.endpoints.dead, members)) or holds_one(members, dead))
     ]
 
 
-def _without_parts(groups: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Return the groups that were not split off from another one of them."""
-    return [members for members in groups if not any(members < other for other in groups)]
+def _join(turns: list[tuple[list[Pair], set[int]]], wish: Turns, *, known: Container[Pair]) -> None:
+    """Add the pairs of a wish that are not measured yet to the turns, if their members are still free there.
 
-
-def _disjoint(groups: Iterable[Members]) -> tuple[Members, ...]:
-    """Return those of the groups that can be measured at once."""
-    chosen: list[Members] = []
-    for candidate in dict.fromkeys(groups):
-        if all(set(candidate).isdisjoint(other) for other in chosen):
-            chosen.append(candidate)
-    return tuple(chosen)
-
-
-def _join(turns: list[list[Pair]], wish: Turns, *, known: Container[Pair]) -> None:
-    """Add the pairs of a wish that are not measured yet to the turns, if their members are still free there."""
+    ``turns``: the pairs of each, and their members.
+    """
     for index, pairs in enumerate(wish):
         if index == len(turns):
-            turns.append([])
-        busy = {end for pair in turns[index] for end in pair}
-        turns[index] += [pair for pair in pairs if pair not in known and busy.isdisjoint(pair)]
+            turns.append(([], set()))
+        chosen, busy = turns[index]
+        free = [pair for pair in pairs if pair not in known and busy.isdisjoint(pair)]
+        chosen += free
+        busy.update(end for pair in free for end in pair)
 
 
 def in_turns(turns: Iterable[list[Pair]], repeats: int) -> Round | None:
@@ -131,12 +121,6 @@ def in_turns(turns: Iterable[list[Pair]], repeats: int) -> Round | None:
     rows = range(len(best[0]))
     pairs = tuple(of_turn[row] for row in rows for of_turn in best if row < len(of_turn))
     return Round(pairs=pairs, turns=len(best), repeats=repeats)
-
-
-def _is_explained(members: frozenset[int], rates: LinkRates, endpoints: Endpoints) -> bool:
-    """Return True if a dead member or a dead link, repeated or not, explains why the group failed."""
-    dead = (key for key, link in rates.links.items() if link.failed and not link.is_open)
-    return any(map(endpoints.dead, members)) or any(a in members and b in members for a, b in dead)
 
 
 def _is_crowded(state: SolverState) -> bool:
