@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -85,7 +86,7 @@ def _links(
     size = 1 + max(end for key in (*rates, *(group for some in groups for group in some)) for end in key)
     empty = SimulatedCluster(nodes=size).evidence()
     asked = {"fabric": "nodes", "turns": 1, "repeats": 15, "list_below_gbps": 9.0, "unmet": 0}
-    parts = [{**asked, "at_once": 2, "pairs": [], "groups": some} for some in groups]
+    parts: list[dict[str, Any]] = [{**asked, "at_once": 2, "pairs": [], "groups": some} for some in groups]
     parts += [{**asked, "at_once": at_once, "pairs": [[0, 1]], "groups": []}]
     stages = {f"round {number}": {"parts": [part] * copies} for number, part in enumerate(parts)}
     last = f"round {len(groups)}"
@@ -100,15 +101,19 @@ def _links(
         if rate is None
         for rank, peer in (ends, ends[::-1])
     ]
-    measured = [((rank, peer), "gbps", rate, last) for (rank, peer), rate in rates.items() if rate is not None]
-    measured += [((rank, None), "group_gbps", 10.0, stage) for rank in joined for stage in [*stages][:-1]]
+    measure = partial(Measurement, check="links", unit="GB/s")
+    measured = [
+        measure(name="gbps", value=rate, rank=rank, peer=peer, stage=last)
+        for (rank, peer), rate in rates.items()
+        if rate is not None
+    ]
+    measured += [
+        measure(name="group_gbps", value=10.0, rank=rank, stage=stage) for rank in joined for stage in [*stages][:-1]
+    ]
     return replace(
         empty,
         facts=(*empty.facts, *began, *failed),
-        measurements=tuple(
-            Measurement(check="links", name=name, value=value, unit="GB/s", rank=rank, peer=peer, stage=stage)
-            for (rank, peer), name, value, stage in measured
-        ),
+        measurements=tuple(measured),
         rounds=stages,
     )
 
