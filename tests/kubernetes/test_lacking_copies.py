@@ -14,8 +14,8 @@ import pytest
 from by_day import by_day
 from event_streams import Stream
 from fake_checks import fake_load
-from kubernetes.attempted import Cluster, running
-from kubernetes.kubectl_script_double import log_of
+from kubernetes.attempted import Cluster, listed_in_turn, running
+from kubernetes.kubectl_script_double import LOGS, log_of
 from kubernetes.test_interrupted_pods import answers_of, ended, mpi_pods
 from kubernetes.test_log_copies import POD
 from kubernetes.test_pod_failures import _MET, _lost, _stamped
@@ -311,3 +311,46 @@ def test_a_disk_of_the_network_that_says_at_the_end_that_it_is_full(
     assert "was not read to its end" in heard.outcome(training())["text"]
     (missing,) = heard.run_log.copies.finish(lambda: False)
     assert missing == f"lines of a log may be missing in {ended_pod(1, 4).name}.log (Disk quota exceeded)"
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_memory_of_a_worker_whose_own_log_was_never_fetched(met: bool, tmp_path: Path) -> None:
+    """Its sshd says nothing; the launcher says whether ranks had met."""
+    heard, launcher = Heard(tmp_path, None), replace(ended_pod(9, 1), is_launcher=True)
+    heard.says(launcher, f"{_MET[0] if met else 'Open MPI'}\n")
+    worker = replace(ended_pod(1, 137), out_of_memory=True)
+    heard.run_log.end_by_exit_codes([launcher, worker], under_mpi=True, nodes=2)
+    said = heard.outcome(training())["text"]
+    how = "ended with exit code 137" if met else "crashed or ran out of memory while connecting to the ranks of other"
+    assert said.startswith(f"pod t-1 on node gpu-1 {how}")
+
+
+@pytest.mark.parametrize("met", [True, False])
+@pytest.mark.parametrize("why", ["no stream is free", "its kubelet does not answer", ""])
+def test_a_log_whose_beginning_is_gone_names_nobody(
+    why: str, met: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet keeps only the newest part of it. The last pod ends as it does where all digests differ."""
+    monkeypatch.setattr(attempt_module, "_OTHERS_END_S", 0.5)
+    monkeypatch.setattr(log_reader, "_MAX_STREAMS", 1 if why.startswith("no") else 32)
+    lists = [*[[running(number) for number in range(3)]] * 4, [ended(number, 1) for number in range(3)]]
+    go = f"while ! [ $(cat {tmp_path}/turn 2>/dev/null || echo 0) -ge {len(lists) - 1} ]; do sleep 0.1; done"
+    first, last = (_stamped(line) for line in (_MET[0], "gpu-2:1:9 [0] NCCL TRACE x"))
+    begins = first if met else ":"
+    follows = "echo connection refused >&2; exit 1" if why.startswith("its") else f"{begins}; {go}; {last}"
+    cluster = Cluster(
+        tmp_path,
+        lists[-1],
+        listed_in_turn(lists, tmp_path),
+        (log_of("trial-1-0-x"), f"{first}; {go}; {_stamped(_lost(0))}"),
+        (log_of("trial-1-2-x"), f'case "$*" in *follow=true*) {follows};; *) {last};; esac'),
+        (LOGS, f"{first}; {go}"),
+        reason_s=0.2,
+    )
+    attempt = cluster.attempt_at(replace(training(), nodes=3, detail=cluster.job.detail))
+    attempt.run()
+    assert attempt.cleanup(keep=False) == []
+    (outcome,) = [event for event in cluster.events if event["kind"] == "outcome"]
+    names_it = not (met or why)
+    assert (outcome["text"] == "pod trial-1-2-x on node gpu-2 ended with exit code 1") == names_it
+    assert outcome["text"].endswith("nothing shows which node is at fault") == (not names_it)

@@ -355,8 +355,7 @@ class Attempt:
             key=lambda pod: (not pod.killed, pod.ended_at),
         )
         was_interrupted = run_log.interrupted
-        stopped = self._stopped_first(first)
-        if stopped:
+        if stopped := self._stopped_first(first):
             self._interrupt_by(stopped, first)
         elif failed:
             self._explain_interruption(failed, first)
@@ -406,7 +405,7 @@ class Attempt:
 
     def _stopped_first(self, first: PodStatus | None) -> list[PodStatus]:
         """Return the pods that were stopped from outside, without those that controllers may have deleted because
-        another one had ended by itself: one that failed, or the first one.
+        another one had ended by itself: one that failed, or the first one. Nor those replaced before they ran.
 
         They also delete all pods to start them again, and the others when the first one has succeeded.
         """
@@ -420,14 +419,15 @@ class Attempt:
             if pod.state == "ended" and not (pod.stop or was_asked) and (is_first or pod.exit_code != 0):
                 ends.append((pod, with_run))
         has_succeeded = first is not None and first.exit_code == 0 and not self._has_conductor
+        ended_at = order.first_end(pod for pod, _ in ends)
         return [
             pod
             for pod in order.stopped.values()
-            if not pod.deleted
-            or not (
-                has_succeeded
+            if not (
+                ((at := order.replaced_at(pod)) and at < run_log.heard_at(self._loss_explained_by(pod), ended_at))
+                or (pod.deleted and has_succeeded)
                 or (self._restarts and pod.stop == DELETED)
-                or any(self._may_follow(pod, end, with_run=with_run) for end, with_run in ends)
+                or (pod.deleted and any(self._may_follow(pod, end, with_run=with_run) for end, with_run in ends))
             )
         ]
 
@@ -561,8 +561,7 @@ class Attempt:
             lost = next((pod for pod in failed if pod.killed and not pod.is_launcher), None)
             lost = lost or next((pod for pod in failed if self._launcher_was_killed(pod)), None)
             if lost is not None:
-                ranks_per_node = self._job.nproc_per_node
-                self._run_log.node_lost(lost, ranks_per_node=ranks_per_node, under_mpi=self._under_mpi)
+                self._run_log.node_lost(lost, ranks_per_node=self._job.nproc_per_node, under_mpi=self._under_mpi)
             return lost is not None
         killed = sorted((pod for pod in failed if pod.killed), key=lambda pod: pod.is_launcher)
         if not (killed and self._run_log.started) or self._run_log.has_outcome:

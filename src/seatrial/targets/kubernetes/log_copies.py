@@ -62,6 +62,8 @@ class LogCopies:
         """Name of a pod -> uid of the newest one with a copy, and that copy."""
         self._lacking: set[WrittenFile] = set()
         """Copies that end before their logs."""
+        self._late: set[str] = set()
+        """The uids of the pods whose copies may lack the beginning of their logs."""
         self._unanswered: DiskQuestion[CopiedPart] | None = None
         """The last question, while the disk has not answered it."""
 
@@ -91,6 +93,14 @@ class LogCopies:
         """Append these words, after which the copy lacks the rest of its log."""
         self._lacking.add(file)
         self.write(file, words)
+
+    def begin_late(self, pod: PodStatus) -> None:
+        """Take note that a pod has written before its log is read: its kubelet keeps only the newest part of that."""
+        self._late.add(pod.uid)
+
+    def begins_late(self, pod: PodStatus) -> bool:
+        """Return whether the copy of a log may lack its beginning."""
+        return pod.uid in self._late
 
     def close(self, file: WrittenFile) -> None:
         """Have a copy closed: of thousands of pods no file may stay open."""

@@ -250,6 +250,8 @@ class PodLog:
         # A kubelet that cannot read the log says so in place of it, and kubectl ends with 0.
         has_failed = code != 0 or (bool(self._buffer) and not _timestamp_of(self._buffer))
         self.failures = self.failures + 1 if has_failed else 0
+        if has_failed and not self._last_count:
+            self._copies.begin_late(self.pod)
         self.complete = self._ended_before and not (has_failed or self._discarding or self._has_news)
         if self.complete and self._buffer:
             self._take_unended(bytes(self._buffer))
@@ -390,8 +392,7 @@ class PodLogs:
 
     def poll(self) -> None:
         """Read the logs of the pods that have started, without waiting; none while too much waits for the disk."""
-        if self._copies.is_full():
-            return
+        is_full = self._copies.is_full()
         open_streams = sum(pod.name in self._logs and self._logs[pod.name].is_open for pod in self._pods.values())
         share = max(1, open_streams)
         # A stream that fails again and again keeps no other log from being read.
@@ -399,10 +400,12 @@ class PodLogs:
             log = self._logs.get(pod.name)
             if pod.state == "waiting" or (log is not None and log.is_settled):
                 continue
-            if log is None or not log.is_open:
-                if open_streams >= _MAX_STREAMS:
-                    continue
-                open_streams += 1
+            is_open = log is not None and log.is_open
+            if is_full or (not is_open and open_streams >= _MAX_STREAMS):
+                if log is None:
+                    self._copies.begin_late(pod)
+                continue
+            open_streams += not is_open
             if log is None:
                 log = self._logs[pod.name] = PodLog(self._kubectl, pod, None, self._copies, lambda lines: None)
             for _ in log.read(container_ended=pod.state == "ended", share=share):

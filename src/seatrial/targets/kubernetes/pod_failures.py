@@ -68,6 +68,8 @@ class PodLog:
     """The ranks of the pod that had met the others before; None: there are no other pods."""
     is_read: bool
     """Whether it was read to its end."""
+    has_beginning: bool
+    """Whether it was read from its beginning, in which ranks say that they have met."""
 
 
 def shown_by(
@@ -112,8 +114,8 @@ def _shown(
     if of_ranks:
         return worst
     last = _exit(1, lines[-_LAST_LINES:])
-    has_worked = met is None or bool(met)
-    if pod.exit_code == 1 and (has_result or (has_worked and not has_raised(last))):
+    may_have_worked = met is None or bool(met) or not log.has_beginning
+    if pod.exit_code == 1 and (has_result or (may_have_worked and not has_raised(last))):
         return Shown.MISSED
     return _shown_by_exit(last)
 

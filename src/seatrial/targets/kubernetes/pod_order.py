@@ -12,6 +12,9 @@ _LONG_ENOUGH_S = 12.0
 """For which one pod of a training must be listed as running after the end of another one, so that no rank of it had
 failed before that end. Its last rank ends at most 6 s after the first that failed (``worker/train_spawn.py``), and its
 kubelet tells that up to 5 s late."""
+_SEEN_S = 10.0
+"""From one list to the next: the ranks of a pod that waits in the first one, and is stopped in the next, have met no
+others meanwhile."""
 
 
 class PodOrder:
@@ -34,13 +37,25 @@ class PodOrder:
         """uid -> when the first list came that showed the pod as ended (``time.monotonic``)."""
         self._running_at: dict[str, float] = {}
         """uid -> when the last list was asked for that did not show the pod as ended."""
+        self._asked_at = -math.inf
+        """When the last list was asked for (``time.time``, which goes on while this machine is suspended)."""
+        self._never_ran: dict[str, float] = {}
+        """uid -> when the first list came that showed the pod as stopped, of those that had waited until then."""
+        self._ran: dict[tuple[bool, int], dict[str, float]] = {}
+        """Place in the run -> uid of each pod there -> when the first list came that showed that it ran."""
 
     def take(self, pods: Iterable[PodStatus], *, asked_at: float) -> None:
         """Take a list of the pods that was asked for then, with those that it no longer has."""
         self._lists += 1
+        now, time_s = time.monotonic(), time.time()
+        is_gap, self._asked_at = time_s - self._asked_at > _SEEN_S, time_s - (now - asked_at)
         for pod in pods:
+            if pod.state == "running" or pod.exit_code is not None:
+                self._ran.setdefault(_place(pod), {}).setdefault(pod.uid, now)
+            elif pod.state == "waiting" and pod.stop and pod.uid not in self._stopped_in and not is_gap:
+                self._never_ran[pod.uid] = now
             if pod.state == "ended":
-                self._end_listed_at.setdefault(pod.uid, time.monotonic())
+                self._end_listed_at.setdefault(pod.uid, now)
             elif not pod.stop:
                 self._running_at[pod.uid] = asked_at
             if pod.stop:
@@ -53,6 +68,19 @@ class PodOrder:
     def stopped_in(self, pod: PodStatus) -> int:
         """Return the number of the first list that showed the pod as stopped."""
         return self._stopped_in.get(pod.uid, self._lists)
+
+    def first_end(self, pods: Iterable[PodStatus]) -> float:
+        """Return when the first list came that showed one of these pods as ended (``time.monotonic``)."""
+        return min((self._end_listed_at.get(pod.uid, math.inf) for pod in pods), default=math.inf)
+
+    def replaced_at(self, pod: PodStatus) -> float | None:
+        """Return when the first list came that showed another pod as running in the place of this one
+        (``time.monotonic``), which was stopped before it ran. None for any other pod: the run may miss it for longer.
+        """
+        in_its_place, stopped_at = self._ran.get(_place(pod), {}), self._never_ran.get(pod.uid)
+        if stopped_at is None or pod.uid in in_its_place:
+            return None
+        return min((at for at in in_its_place.values() if at >= stopped_at), default=None)
 
     def first_to_end(self, pods: Sequence[PodStatus]) -> PodStatus | None:
         """Return the one that ended while all the others ran on long enough; None where no lists show such a pod."""
@@ -84,3 +112,7 @@ class PodOrder:
         # The run needed a pod whose deletion was requested before. When that pod ended is the word of its node.
         asked_at, ended_at = pod.deletion_asked_at, seconds_of(end.ended_at)
         return None if asked_at is None or ended_at is None else asked_at >= ended_at
+
+
+def _place(pod: PodStatus) -> tuple[bool, int]:
+    return pod.is_launcher, max(pod.number, 0)  # the only pod of a run may have no number

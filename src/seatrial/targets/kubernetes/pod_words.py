@@ -24,6 +24,8 @@ class RanksThatMet:
     ranks: frozenset[int]
     is_whole: bool
     """Whether the copy of the log had all lines when it was read."""
+    has_beginning: bool = True
+    """Whether it began with the first line of the pod."""
 
 
 class PodWords:
@@ -59,7 +61,8 @@ class PodWords:
     def ranks_that_met(self, pod: PodStatus) -> RanksThatMet:
         """Return the ranks that say in the log of a pod that they have met the others."""
         part = self._copies.beginning(pod, _BEGINNING_BYTES)
-        return RanksThatMet(ranks=frozenset(map(int, MET.findall(part.data))), is_whole=part.is_whole)
+        ranks = frozenset(map(int, MET.findall(part.data)))
+        return RanksThatMet(ranks=ranks, is_whole=part.is_whole, has_beginning=not self._copies.begins_late(pod))
 
     def _not_found(self, pod: PodStatus) -> str:
         """Return the last line of a pod whose command, or the interpreter in it, does not exist or is no program."""

@@ -312,9 +312,12 @@ class RunLog:
         lost = [seq for rank, seq in self._lost_at.items() if self._nodes.get(rank) not in elsewhere]
         return min(lost, default=None)
 
-    def heard_at(self, seq: int) -> float:
-        """Return when the event came that reports a node as lost and has this ``seq`` (``time.monotonic``)."""
-        return self._heard_at[seq]
+    def heard_at(self, seq: int | None, default: float = math.inf) -> float:
+        """Return when the event came that reports a node as lost and has this ``seq`` (``time.monotonic``).
+
+        ``default``: for no such event.
+        """
+        return default if seq is None else self._heard_at[seq]
 
     def missed_first(self, node: int, *, any_node: bool) -> bool:
         """Return whether the conductor missed this node, or ``any_node``, before it was interrupted itself."""
@@ -466,10 +469,13 @@ class RunLog:
 
         def log_of(pod: PodStatus) -> PodLog:
             last, met = self.words.last_output(pod, _JUDGED_BYTES), of_all or self.words.ranks_that_met(pod)
-            is_read = pod.name not in unread and last.is_whole and met.is_whole
+            # The sshd of a worker has nothing to say, and its log may never have been fetched.
+            decides = last if said is None or pod == first else said
+            is_read = pod.name not in unread and decides.is_whole and met.is_whole
             # Not by splitlines: what a rank quotes of others may hold what Python takes for the end of a line.
             lines = last.text.split("\n")
-            return PodLog(lines=lines, met=met.ranks if num_pods > 1 else None, is_read=is_read)
+            ranks = met.ranks if num_pods > 1 else None
+            return PodLog(lines=lines, met=ranks, is_read=is_read, has_beginning=met.has_beginning)
 
         shown = shown_by(failed, log_of, has_result=has_result)
         if first is not None and first.exit_code == 0:
