@@ -56,3 +56,17 @@ def test_a_source_that_says_it_often_is_named_once() -> None:
     finding = _finding([3] * 500)
     assert finding.what.startswith("node3 cannot connect to node node0 at ")
     assert finding.culprit.name == "link node0–node3, endpoints not separable"
+
+
+def test_others_that_claim_the_rendezvous_do_not_hide_the_first_node() -> None:
+    evidence = network_evidence(20)
+    for source in range(1, 20):
+        evidence = with_failed(evidence, source, "master", 0)
+    facts = [
+        replace(fact, value=fact.value | {"places": [*fact.value["places"], ["master", "10.0.0.9", 29_500]]})
+        if fact.name == "node" and fact.node_rank
+        else fact
+        for fact in evidence.facts
+    ]
+    (finding,) = _findings(replace(evidence, facts=tuple(reversed(facts))))
+    assert finding.culprit.name == "node node0"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from checks.simulated_hosts import host_fleet, inventory_fleet
 from checks.simulated_links import SimulatedCluster
+from checks.simulated_network import network_evidence
 from checks.simulated_training import SMOKE, trained
 from checks.test_check_compute import evidence as computed
 from checks.test_check_memory import ONE
@@ -159,6 +160,25 @@ _LINKS: Mapping[str, Callable[[], Evidence]] = {
 }
 
 
+def _sizes() -> Evidence:
+    """Each of 530 nodes lost large packets from all others, of 64 sizes; the number of the last node is high."""
+    last, high = 529, (1 << 14) - 2
+    made = network_evidence(last + 1)
+    failed = [
+        {"role": "data", "how": "large from", "passes_bytes": 1_000 + size, "nodes": [[0, high]]} for size in range(64)
+    ]
+    facts = [
+        replace(
+            fact,
+            node_rank=high if fact.node_rank == last else fact.node_rank,
+            value=fact.value | {"failed": failed} if fact.name == "connections" else fact.value,
+        )
+        for fact in made.facts
+    ]
+    nodes = {high if node == last else node: name for node, name in made.nodes.items()}
+    return replace(made, facts=tuple(facts), nodes=nodes)
+
+
 _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
     "training, models": ("training", SMOKE, lambda: _each_its_device(trained(_MANY))),
     "training, slow": ("training", SMOKE, _slow),
@@ -191,6 +211,7 @@ _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
     "storage, views": ("storage", replace(NAMED, shared="yes"), _views),
     "storage, views of own folders": ("storage", replace(NAMED, shared="no"), _views),
     "training, slow again": ("training", SMOKE, _slow_again),
+    "network, sizes": ("network", None, _sizes),
     **{f"links, {name}": ("links", None, make) for name, make in _LINKS.items()},
     "memory, slow again": ("memory", ONE, lambda: copied([20.0, 2.0] * (_MANY // 2), _SLOW_ALONE, shares={})),
 }

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 Pair = tuple[int, int]
 """(source, target)"""
-_FEW_TARGETS = 16
-"""Targets of each source, up to which the pairs are exchanged one after the other."""
+_LEAST_SHARE = 1 / 64
+"""The share of a square of bits that are pairs, from which on it is exchanged at once, and not pair by pair."""
 _MOST_DENSE = 1 << 14
 """Nodes of which all pairs together are bits of one number, 32 MB."""
 
@@ -76,7 +76,7 @@ class Pairs:
     def turned(self) -> Pairs:
         """Return the pairs with source and target exchanged."""
         size = max((max(source, bits.bit_length()) for source, bits in self.targets.items()), default=0)
-        if size <= _MOST_DENSE and len(self) > _FEW_TARGETS * size:
+        if size <= _MOST_DENSE and len(self) > _LEAST_SHARE * size * size:
             return _of(dict(enumerate(_transposed([self.targets.get(source, 0) for source in range(size + 1)]))))
         turned: defaultdict[int, int] = defaultdict(int)
         for source, bits in self.targets.items():
