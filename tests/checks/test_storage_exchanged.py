@@ -35,7 +35,7 @@ def test_a_folder_that_others_can_rename_names_no_node(tmp_path: Path, mode: int
     (folder := tmp_path / "open" / "folder").mkdir(parents=True)
     folder.parent.chmod(mode)
     params, contexts = _closed(folder)
-    assert [facts(context, "exchanged") for context in contexts] == [[str(folder)] if is_open else []] * 3
+    assert [{*facts(context, "exchanged")} for context in contexts] == [{str(folder)} if is_open else set()] * 3
     (finding,) = [finding for finding in judge(contexts, params).findings if finding.severity == "fail"]
     assert finding.what == f"{folder} on nodes n0, n1, n2 cannot be written to: No such file or directory"
     if is_open:
@@ -64,6 +64,51 @@ def test_a_folder_that_others_put_in_its_place_names_no_node(
         )
         kinds = {finding.culprit.kind for finding in judge(contexts, params).findings if finding.severity == "fail"}
         assert not is_open or kinds == {"none"}
+
+
+def test_a_folder_that_others_can_exchange_is_told_and_names_no_node(tmp_path: Path) -> None:
+    """Also where there was no error: they may have led to another file system meanwhile."""
+    (folder := tmp_path / "open" / "folder").mkdir(parents=True)
+    for mode, is_open in ((0o755, False), (0o1777, False), (0o775, True)):
+        folder.parent.chmod(mode)
+        params = replace(small(folder, shared="yes"), size_bytes=MIB, min_write_gbps=1e6)
+        ruling = judge(trial([params] * 2), params)
+        remarks = [finding.what for finding in ruling.findings if finding.severity == "info"]
+        exchanged = f"another user can exchange {folder} on nodes n0, n1: what was measured may be another folder"
+        assert remarks == [exchanged] * is_open
+        assert {finding.culprit.kind for finding in ruling.findings if finding.severity == "fail"} == {"none"}
+
+
+def test_memory_to_which_another_user_may_have_led_passes_no_limit() -> None:
+    params = replace(NAMED, min_write_gbps=0.5)
+    for more, is_absent in (((), False), ((fact("exchanged", 1, "/ckpt"),), True)):
+        whole = fleet([[1.0]] * 2, own=[0, 1], in_memory=True, kinds={0: "tmpfs", 1: "tmpfs"})
+        ruling = CHECK.judge(replace(whole, facts=(*whole.facts, *more)), params)
+        assert ("write_gbps of n1 on its storage: the folder is in memory there" in ruling.absent) == is_absent
+
+
+def test_a_folder_without_room_that_may_have_been_exchanged() -> None:
+    whole = fleet([[1.0]] * 2, own=[0, 1])
+    short = tuple(
+        replace(entry, value=1.0) if entry.name == "free_bytes" and entry.rank == 1 else entry
+        for entry in whole.measurements
+    )
+    for more, kind in (((), "node"), ((fact("exchanged", 1, "/ckpt"),), "none")):
+        ruling = CHECK.judge(replace(whole, measurements=short, facts=(*whole.facts, *more)), NAMED)
+        assert [culprit for culprit, _ in failed(ruling)] == [kind]
+
+
+def test_an_error_of_a_file_system_that_was_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of another user answers as that one likes."""
+    (folder := tmp_path / "folder").mkdir()
+    folder.chmod(0o775)
+
+    def faulty(path: str) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(tokens, "open_named_folder", faulty)
+    (context,) = trial([replace(small(folder), size_bytes=MIB)])
+    assert facts(context, "exchanged") == [str(folder)]
 
 
 def test_an_error_of_a_disk_is_no_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ _ACTIONS = {
 }
 _REASONS = frozenset(map(os.strerror, errno.errorcode))
 """The reasons of the kernel; any other one is in quotes."""
+_OWN_WAY = "name a folder with a way that only this user and root can change"
 _CHECK_NODE = "check the kernel log of the node and the health of the file system."
 
 
@@ -51,6 +52,11 @@ def folder_remarks(evidence: Evidence, ways: Ways) -> Iterator[Finding]:
     if unnamed:
         what = f"no folder was named, so the check measured {', '.join(map(as_name, unnamed[:4]))}"
         yield storage_info(what, "name the folder where checkpoints will go: storage.folder.")
+    exchanged = [fact for rank, fact in folders.items() if (rank, fact.value["path"]) in ways.exchanged]
+    if exchanged:
+        paths = ", ".join(map(as_name, sorted({fact.value["path"] for fact in exchanged})[:4]))
+        what = f"another user can exchange {paths} on {node_names(nodes_of(evidence, exchanged))}"
+        yield storage_info(f"{what}: what was measured may be another folder", f"{_OWN_WAY}: storage.folder.")
     in_memory = nodes_of(evidence, (fact for fact in facts if fact.value["in_memory"]))
     if in_memory:
         kinds = ", ".join(sorted({as_name(fact.value["kind"]) for fact in facts if fact.value["in_memory"]}))

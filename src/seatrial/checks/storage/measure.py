@@ -8,6 +8,7 @@ Latency: an append of 4 KiB with its fsync.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import secrets
@@ -18,7 +19,7 @@ from seatrial.checks.storage import data_file, tokens
 from seatrial.checks.storage.params import Params
 from seatrial.checks.storage.rules import room_rule
 from seatrial.evidence.statistics import median
-from seatrial.folders import may_be_exchanged
+from seatrial.folders import exchanges, may_be_exchanged
 from seatrial.probe.file_system import file_system, own_places
 from seatrial.rank.context import Context
 from seatrial.start import mounted_by
@@ -29,7 +30,7 @@ _TOKEN = "storage/token"
 _WARM = 0.05
 """The share of a file in the page cache from which on reading it says little about the disk."""
 _OF_HARDWARE = (errno.EIO, errno.EUCLEAN)
-"""Errors that no user of a folder of this machine can bring about."""
+"""Errors that no user can bring about in an open folder that is on no file system of a user."""
 _PARTS = {"append": 0.1, "write": 0.5, "read": 0.7, "compare": 0.9}
 """The share of ``timeout_s`` by which each part stops with what it has: a slow disk gets a measurement instead of a
 missed deadline."""
@@ -73,6 +74,9 @@ def _report_ways(context: Context, params: Params) -> None:
     for folder in tokens.candidate_folders(params.folder):
         context.phase(f"follow the way to {folder}")
         context.fact("way", {"folder": folder, "places": own_places([Path(folder)])})
+        with contextlib.suppress(OSError):
+            if exchanges(folder)[0]:
+                context.fact("exchanged", folder)
 
 
 def _leave_token(context: Context, params: Params, key: str) -> None:
@@ -94,7 +98,7 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
             # A token that was not written to its end must not stay either.
             if (unfinished := context.kept.pop(_TOKEN, None)) is not None:
                 unfinished.remove()
-            _report_exchange(context, folder, error)
+            _report_exchange(context, folder, error, is_open=unfinished is not None)
             refused.append([folder, *_code_and_reason(error)])
             continue
         # No rank has looked for tokens yet.
@@ -114,9 +118,12 @@ def _leave_token(context: Context, params: Params, key: str) -> None:
     context.fact("refused", {"named": params.folder is not None, "folders": refused})
 
 
-def _report_exchange(context: Context, folder: str, error: OSError) -> None:
-    """Report a folder that another user may have put in the place of the one that was meant, and closed, or filled."""
-    if error.errno not in _OF_HARDWARE and may_be_exchanged(folder):
+def _report_exchange(context: Context, folder: str, error: OSError, *, is_open: bool) -> None:
+    """Report a folder that another user may have put in the place of the one that was meant, and closed, or filled.
+
+    Before it was open the error may be that of a file system that another user had mounted.
+    """
+    if not (is_open and error.errno in _OF_HARDWARE) and may_be_exchanged(folder):
         context.fact("exchanged", folder)
 
 
@@ -215,7 +222,7 @@ def _report_cut(context: Context, what: str, done: int, requested: int) -> None:
 
 
 def _report_error(context: Context, params: Params, token: tokens.Token, operation: str, error: OSError) -> None:
-    _report_exchange(context, token.folder, error)
+    _report_exchange(context, token.folder, error, is_open=True)
     code, reason = _code_and_reason(error)
     context.fact(
         "trouble",
