@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import traceback
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from checks.fake_context import FakeContext
 from checks.simulated_links import SimulatedCluster
+from event_streams import Stream
 
 from seatrial.checks.bootstrap import CHECK as BOOTSTRAP
 from seatrial.checks.bootstrap import Params as BootstrapParams
@@ -21,6 +23,7 @@ from seatrial.checks.links.params import Params
 from seatrial.conductor.rank_status import is_inside
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.measurement import Fact
+from seatrial.judge.conclude import conclude
 from seatrial.protocol.rank_stacks import STEP_LOOP
 from seatrial.rank import groups
 from seatrial.rank.meeting import MeetingError
@@ -142,3 +145,40 @@ def test_words_of_a_rank_are_in_quotes() -> None:
     words = "no answer) and node n0 is broken ("
     (finding,) = BOOTSTRAP.judge(_evidence({3: words}), BootstrapParams()).findings
     assert f'("{words}")' in finding.what
+
+
+LACKS = [*map(os.strerror, (errno.EADDRNOTAVAIL, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))]
+
+
+@pytest.mark.parametrize("lack", LACKS)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_a_host_lacks_is_no_fault_of_the_network(lack: str, nodes: int) -> None:
+    """Another user of its host may have taken them all; ``blame`` tells whose host lacks what."""
+    evidence = _evidence({1: lack}, nodes, 2 // nodes)
+    assert BOOTSTRAP.judge(evidence, BootstrapParams()).findings == ()
+    assert [finding.severity for finding in LINKS.judge(evidence, Params()).findings if "connect" in finding.what] == []
+
+
+def test_a_lack_of_one_rank_hides_no_other_rank() -> None:
+    (finding,) = BOOTSTRAP.judge(_evidence({1: LACKS[0], 2: "refused"}), BootstrapParams()).findings
+    assert (finding.culprit.name, finding.severity) == ("link n0–n2, endpoints not separable", "fail")
+    assert len(finding.evidence) == 1
+
+
+@pytest.mark.parametrize(("nodes", "severity", "kind"), [(1, "error", "none"), (2, "fail", "fabric")])
+def test_a_rank_without_a_port_for_the_store(nodes: int, severity: str, kind: str) -> None:
+    stream, phase = Stream(2, nodes=nodes), "bootstrap/meet at the store"
+    step = stream.begin("bootstrap", "world")
+    place = {"host": "10.0.0.10", "port": 36625, "how": LACKS[0]}
+    fact = Fact(check="bootstrap", name="store_unreachable", value=place, rank=1, generation=0, stage="world")
+    stream.send("rank1.0", "facts", gen=0, step=step, facts=[fact.to_json()])
+    message = f"no connection to the store at 10.0.0.10:36625 ({LACKS[0]})"
+    stream.error(1, "fabric", message, phase, "MeetingError")
+    stream.trouble({"rank": 1, "how": "error", "detail": "fabric"}, waiting=(0,))
+    stream.kill(0, 1)
+    conclusion = conclude(stream.close(ranks=False).events)
+    (finding,) = [finding for finding in conclusion.findings if finding.severity in ("fail", "error")]
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == (severity, kind, ())
+    assert "got no further port from its host" in finding.what
+    assert "ip_local_port_range" in finding.action
+    assert conclusion.verdict.status == ("FAIL" if nodes > 1 else "INCONCLUSIVE")

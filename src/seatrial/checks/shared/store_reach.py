@@ -11,6 +11,7 @@ import os
 from seatrial.checks.shared.facts import has_fields
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Culprit, Finding
+from seatrial.protocol.own_errors import lack_in
 from seatrial.util.text import as_name, quoted
 
 _MOST_NAMES = 8
@@ -28,7 +29,8 @@ _OTHERWISE = "look at the network between these hosts, and open all TCP ports be
 def store_findings(evidence: Evidence, check: str) -> tuple[Finding, ...]:
     """Return a finding for each address of a store that some ranks cannot connect to.
 
-    A rank that finished has connected, whatever it says besides; and there is one store for each rank.
+    A rank that finished has connected, whatever it says besides; and there is one store for each rank. One whose host
+    had no port or open file for it says nothing of the network: its error tells that (``judge/host_lacks.py``).
     """
     of_rank = {
         fact.rank: fact.value
@@ -42,6 +44,8 @@ def store_findings(evidence: Evidence, check: str) -> tuple[Finding, ...]:
     ways: dict[tuple[str, int], dict[int, str]] = {}
     for rank, value in sorted(of_rank.items()):
         how = str(value.get("how"))[:60]
+        if lack_in(how):
+            continue
         # A rank may say anything; the words of the system and ours are no sentence about others.
         said = how if how in _ACTIONS or how in _REASONS else quoted(how)
         ways.setdefault((as_name(value["host"][:_MOST_CHARS]), value["port"]), {})[rank] = said
