@@ -11,9 +11,10 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from by_day import by_day
@@ -22,6 +23,7 @@ from fake_checks import fake_load
 from hostile_files import HOSTILE, assert_unharmed
 
 import seatrial
+from seatrial import files
 from seatrial.errors import RequestError
 from seatrial.judge.conclude import conclude
 from seatrial.report import formats, write
@@ -143,11 +145,44 @@ def test_a_disk_without_room_for_all_files_takes_none(
     assert {path: path.read_bytes() for path in files_in(tmp_path)} == kept
 
 
-def test_no_part_of_a_report_stays_where_a_file_has_no_place(tmp_path: Path) -> None:
+def _make_folder(place: Path) -> None:
+    place.unlink()
+    place.mkdir()
+
+
+def _mount(place: Path) -> None:
+    """Mount a file over another one, as a container gets single files."""
+    if subprocess.run(["mount", "--bind", "/dev/null", place], capture_output=True, check=False).returncode:
+        pytest.skip("no mounts here")
+
+
+@pytest.mark.parametrize("file", ["report.html", "junit.xml"])
+@pytest.mark.parametrize("take", [_make_folder, pytest.param(_mount, marks=pytest.mark.root)])
+def test_a_file_without_a_place_keeps_the_old_report(tmp_path: Path, take: Callable[[Path], None], file: str) -> None:
+    """`report --out` has no other folder for the new one, and nothing was wrong with the old one."""
     events = healthy().events
     written = write_reports(conclude(events[:-3], load=fake_load), tmp_path)
-    written.best.unlink()
-    written.best.mkdir()
+    take(written.folder / file)
+    kept = {path: path.read_bytes() for path in files_in(tmp_path)}
+    try:
+        with pytest.raises(RequestError, match=rf"the report cannot be written there \({file} is a folder or a mount"):
+            write_reports(conclude(events, load=fake_load), tmp_path)
+        assert {path: path.read_bytes() for path in files_in(tmp_path)} == kept
+    finally:
+        subprocess.run(["umount", "-l", written.folder / file], capture_output=True, check=False)
+
+
+def test_no_part_of_a_report_stays_where_a_file_loses_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = healthy().events
+    written = write_reports(conclude(events[:-3], load=fake_load), tmp_path)
+
+    def looked_at(*place: Any) -> Iterator[tuple[str, os.stat_result]]:
+        yield from list(files.statuses_in(*place))
+        _make_folder(written.best)
+
+    monkeypatch.setattr(write, "statuses_in", looked_at)
     with pytest.raises(RequestError, match="the report cannot be written there"):
         write_reports(conclude(events, load=fake_load), tmp_path)
     assert not written.document.exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from seatrial.files import (
     replacement,
     status_behind_links,
     status_of_entry,
+    statuses_in,
     write_atomically,
 )
 from seatrial.folders import NotPrivateError, make_folder, make_folders, new_temporary_folder, open_with_links
@@ -90,7 +93,7 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
             # With ``exist_ok`` it would ask what another user has mounted there.
             with suppress(FileExistsError):
                 make_folder(way / run)
-            _replace({way / run / written.files[name].name: _encoded(text) for name, text in texts.items()})
+            _replace(way / run, {_FORMATS[name].file: _encoded(text) for name, text in texts.items()})
         except OSError as error:
             raise RequestError(
                 f"--out {out}: the report cannot be written there ({error.strerror or error}); name another folder."
@@ -115,21 +118,33 @@ def write_reports(conclusion: Conclusion, out: Path, sources: Sequence[Path] | N
     return written
 
 
-def _replace(contents: Mapping[Path, bytes]) -> None:
+def _replace(folder: Path, contents: Mapping[str, bytes]) -> None:
     """Replace all of these files of a run, or raise OSError: a part of a report could say something else than the whole
-    one, which is then elsewhere. All are on the disk before the first takes its place, so that a full one takes none.
+    one, which is then elsewhere. All are on the disk, and have a place, before the first is replaced, so that a full
+    disk, or a folder of such a name, keeps the old report.
     """
     with ExitStack() as held:
-        replacements = {path: held.enter_context(replacement(path, content)) for path, content in contents.items()}
+        replacements = {
+            name: held.enter_context(replacement(folder / name, content)) for name, content in contents.items()
+        }
+        _require_places(folder, contents)
         replaced: list[Path] = []
         try:
             # The document first: without one, the other files are not ours.
-            for path in sorted(contents, key=lambda path: path.name != _FORMATS[_DOCUMENT].file):
-                replacements[path]()
-                replaced.append(path)
+            for name in sorted(contents, key=lambda name: name != _FORMATS[_DOCUMENT].file):
+                replacements[name]()
+                replaced.append(folder / name)
         except OSError:
             _remove(reversed(replaced))
             raise
+
+
+def _require_places(folder: Path, names: Collection[str]) -> None:
+    """Raise OSError where no file can replace what has one of these names."""
+    found = dict(statuses_in(folder, names, folder.parent))  # without what is mounted there
+    for name in names:
+        if stat.S_ISDIR(found[name].st_mode) if name in found else has_entry(folder / name, folder.parent):
+            raise OSError(errno.EBUSY, f"{name} is a folder or a mount, which no file can replace")
 
 
 def _remove(paths: Iterable[Path]) -> None:
