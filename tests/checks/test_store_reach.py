@@ -182,3 +182,40 @@ def test_a_rank_without_a_port_for_the_store(nodes: int, severity: str, kind: st
     assert "got no further port from its host" in finding.what
     assert "ip_local_port_range" in finding.action
     assert conclusion.verdict.status == ("FAIL" if nodes > 1 else "INCONCLUSIVE")
+
+
+class _Probe:
+    """A socket that finds a port, and may find no address to connect from."""
+
+    def __init__(self, bound: int, connected: int) -> None:
+        self._bound, self._connected = bound, connected
+
+    def __enter__(self) -> _Probe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def bind(self, _: object) -> None:
+        if self._bound:
+            raise OSError(self._bound, "x")
+
+    def connect(self, _: object) -> None:
+        if self._connected:
+            raise OSError(self._connected, "x")
+
+
+@pytest.mark.parametrize(
+    ("failed", "bound", "connected", "is_without"),
+    [
+        (errno.EADDRNOTAVAIL, 0, errno.EADDRNOTAVAIL, True),
+        (errno.EADDRNOTAVAIL, 0, 0, False),
+        (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EADDRNOTAVAIL, False),
+        (errno.ECONNREFUSED, 0, errno.EADDRNOTAVAIL, False),
+    ],
+)
+def test_a_host_without_ipv6_lacks_no_port(
+    monkeypatch: pytest.MonkeyPatch, failed: int, bound: int, connected: int, is_without: bool
+) -> None:
+    monkeypatch.setattr("seatrial.rank.groups.socket.socket", lambda *_: _Probe(bound, connected))
+    assert groups.is_without_address(OSError(failed, "x"), "fd00::7") is is_without

@@ -10,6 +10,7 @@ from seatrial.evidence.findings import Finding
 from seatrial.judge.blame import blame
 from seatrial.judge.conclude import conclude
 from seatrial.judge.fold import fold
+from seatrial.protocol.own_errors import lack_in
 
 LIBGOMP = "libgomp: Thread creation failed: Resource temporarily unavailable"
 PHASE = "training/step 3 forward"
@@ -126,6 +127,7 @@ def test_a_real_fault_beside_it_stays_named() -> None:
 
 
 STORE = "bootstrap/open the store"
+NCCL = "NCCL error in: /x/NCCLUtils.cpp:94, unhandled system error, NCCL version 2.27.3\nLast error:\n"
 NO_PORT = (
     "The server socket has failed to listen on any local network address. port: 0, useIpv6: false, code: -98, name:"
     " EADDRINUSE, message: address already in use"
@@ -156,6 +158,8 @@ def _on_one_machine(cause: str, message: str, phase: str = STORE, *, gpus: bool 
         ("The client socket has failed to connect (errno: 99 - Cannot assign requested address).", "port"),
         ("name: EMFILE, message: too many open files", "open file"),
         ("name: ENFILE, message: file table overflow", "open file"),
+        ("Failed to init uv loop", "open file"),
+        ("asked for gpu-0: nothing can ask for 'gpu-0': can't start new thread; see", "thread or process"),
         ("send: No buffer space available", "buffer of the network"),
         ("name: ENOMEM, message: not enough memory", "memory"),
     ],
@@ -174,6 +178,7 @@ def test_what_a_machine_lacks_is_no_communication_inside_it(message: str, lack: 
     [
         "[/pytorch/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1: Resource temporarily unavailable",
         "[/pytorch/gloo/transport/tcp/listener.cc:38] bind: Cannot assign requested address",
+        "Cannot assign requested address",
         "Connection refused",
     ],
 )
@@ -213,6 +218,17 @@ def test_nccl_without_files_accuses_no_driver(nodes: int) -> None:
         (-6, "  what():  bind: Address already in use", "port"),
         (1, "OSError: [Errno 23] Too many open files in system: '/usr/lib/python3'", "open file"),
         (1, "OSError: [Errno 28] No space left on device", "room on a file system"),
+        (1, "OSError: [Errno 122] Disk quota exceeded", "room on a file system"),
+        (
+            1,
+            "RuntimeError: unable to write to file </torch_12_3>: No space left on device (28)",
+            "room on a file system",
+        ),
+        (
+            1,
+            "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: Too many open files (24)",
+            "open file",
+        ),
     ],
 )
 def test_an_exception_that_ends_a_rank_tells_what_its_host_lacks(code: int, line: str, lack: str) -> None:
@@ -230,6 +246,10 @@ def test_an_exception_that_ends_a_rank_tells_what_its_host_lacks(code: int, line
         (1, ("OSError: [Errno 24] Too many open files", "ValueError: another error ended it")),
         (1, ("OSError: [Errno 12] Cannot allocate memory",)),
         (1, ("KeyError: 'Too many open files'",)),
+        (1, ("  what():  Too many open files", "ValueError: another error ended it")),
+        (-6, ("  what():  Too many open files", "  what():  std::bad_alloc")),
+        (-6, ("free(): invalid pointer", "OSError: [Errno 28] No space left on device")),
+        (1, ("OSError: [Errno 99] Cannot assign requested address",)),
     ],
 )
 def test_such_words_elsewhere_excuse_no_rank(code: int, lines: tuple[str, ...]) -> None:
@@ -245,3 +265,62 @@ def test_a_lack_excuses_no_frozen_rank() -> None:
     stream.kill(0, 1, 2)
     (finding,) = blame(fold(stream.close(ranks=False).events))
     assert (finding.severity, finding.culprit.ranks) == ("fail", (2,))
+
+
+NO_ROOM = "OSError: [Errno 28] No space left on device"
+ECC = "CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        (1, (f"RuntimeError: {ECC}", "Exception ignored in atexit callback: <function flush>", NO_ROOM)),
+        (-6, (f"  what():  {ECC}", "terminate called recursively", "  what():  Too many open files")),
+        (-6, ("  what():  accept: Too many open files", f"  what():  {ECC}")),
+    ],
+)
+def test_words_of_the_device_outweigh_a_lack_at_the_end(code: int, lines: tuple[str, ...]) -> None:
+    (finding,) = _ended(code, *lines, gpus=True)
+    assert (finding.severity, finding.culprit.kind, finding.culprit.ranks) == ("fail", "rank", (1,))
+
+
+@pytest.mark.parametrize(
+    ("message", "hides"),
+    [
+        ("[Errno 28] No space left on device: '/tmp/x'", False),
+        ("[Errno 98] Address already in use", False),
+        ("No buffer space available", False),
+        ("[Errno 24] Too many open files", True),
+        ("can't start new thread", True),
+    ],
+)
+def test_a_lack_by_which_no_library_aborts_hides_no_abort(message: str, hides: bool) -> None:
+    stream = Stream(2).until("training")
+    stream.error(0, "processes", message, PHASE)
+    stream.exit(1, -6, ours=False, phase=PHASE, last_lines=("double free or corruption (!prev)",))
+    dead = {"rank": 1, "how": "dead", "phase": PHASE, "detail": "exit code -6"}
+    stream.trouble({"rank": 0, "how": "error", "detail": "processes"}, dead)
+    stream.kill(0)
+    findings = blame(fold(stream.close(ranks=False).events))
+    assert [entry.culprit.ranks for entry in findings if entry.severity == "fail"] == ([] if hides else [(1,)])
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["NET/OFI Unable to open endpoint: No space left on device", "mlx5dv_create_qp failed: No space left on device"],
+)
+def test_an_adapter_without_room_is_no_file_system(last: str) -> None:
+    finding = _on_one_machine("fabric", f"{NCCL}{last}", "collectives/begin", gpus=True)
+    assert (finding.severity, finding.culprit.kind) == ("fail", "fabric")
+    assert "file system" not in finding.what
+
+
+def test_the_last_error_of_nccl_is_told_once() -> None:
+    lines = f"{NCCL}Call to pthread_create failed: Resource temporarily unavailable".splitlines()
+    (finding,) = _ended(1, *lines, gpus=True)
+    assert finding.what.lower().count("last error") == 1
+
+
+def test_shared_memory_of_nccl_without_room_is_a_lack() -> None:
+    message = f"{NCCL}Error while creating shared memory segment /dev/shm/nccl-x: No space left on device"
+    assert getattr(lack_in(message), "name", "") == "room on a file system"

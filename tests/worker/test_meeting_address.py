@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -16,6 +17,7 @@ from worker import ranks_behind_dns
 
 import seatrial
 from seatrial.probe import address_search
+from seatrial.protocol.own_errors import lack_in
 from seatrial.rank.meeting import MeetingError
 from seatrial.worker import meeting_address
 from seatrial.worker.meeting_address import in_numbers
@@ -144,3 +146,18 @@ def test_a_failed_search_says_what_was_asked_for(host: Host, monkeypatch: pytest
         host.addresses = ["127.0.0.1"]
         with pytest.raises(MeetingError, match=r": nobody answers at 127\.0\.0\.1: Connection refused; read the log"):
             in_numbers(f"tcp://trial-0.trial:{closed.getsockname()[1]}", rank=1, until=soon())
+
+
+@pytest.mark.parametrize("is_port", [True, False])
+def test_a_rank_without_a_port_says_so(host: Host, monkeypatch: pytest.MonkeyPatch, is_port: bool) -> None:
+    """Without IPv6 the system says the same, and its host lacks no port."""
+
+    def connect(*_: object) -> None:
+        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(meeting_address, "is_without_address", lambda *_: not is_port)
+    host.addresses = ["::1"]
+    with pytest.raises(MeetingError, match=r": (no connection to|nobody answers at) ::1: Cannot assign") as raised:
+        in_numbers("tcp://gpu-01:22200", rank=1, until=soon())
+    assert getattr(lack_in(str(raised.value)), "name", "") == ("port" if is_port else "")

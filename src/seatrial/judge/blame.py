@@ -17,7 +17,7 @@ from seatrial.evidence.evidence import a_node
 from seatrial.evidence.findings import NOBODY, SEATRIAL, Culprit, Finding, Severity
 from seatrial.judge.advice import fabric_action, frozen_action, telling_apart, waits_for_device
 from seatrial.judge.connect_errors import clearest, connect_errors, lines_of, only_large_messages
-from seatrial.judge.host_lacks import is_of_host, lack_of, lacks_of_hosts, what_lacked, without_more
+from seatrial.judge.host_lacks import is_of_host, lack_of, lacks_of_hosts, may_abort, what_lacked, without_more
 from seatrial.judge.how_far import how_far, needed_s, whose_cores
 from seatrial.judge.kept_from_devices import kept_from_devices
 from seatrial.judge.lost_nodes import blame_lost_nodes
@@ -136,8 +136,9 @@ def _dead_or_broken(view: StepView) -> list[Finding]:
         for rank, ending in view.died.items()
         if ending and describe_exit(ending.code).signal == "SIGABRT" and not may_be_device(trial, ending)
     }
+    lacks = any(map(may_abort, lacking.values()))
     others = bool(
-        broken or kept_from or lacking or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died)
+        broken or kept_from or lacks or view.lost_nodes or view.of("frozen", "absent") or aborted != set(view.died)
     )
     died = {rank: ending for rank, ending in view.died.items() if not (others and rank in aborted)}
     if len(died) > 1:

@@ -23,6 +23,11 @@ def is_of_host(error: ErrorRecord) -> bool:
     return error.cause == "processes"
 
 
+def may_abort(error: ErrorRecord) -> bool:
+    """Return whether libraries of other ranks, too, abort for want of what this rank lacked: they print no words."""
+    return lack_of(error).name in (NO_PROCESS.name, "open file")
+
+
 def without_more(view: StepView, errors: Mapping[int, ErrorRecord], evidence: tuple[str, ...]) -> list[Finding]:
     """Return one finding for each host that gave ranks no further port, open file, thread, process or the like. It
     names nobody: any user of that host may have taken them, and the request may have brought a limit along.

@@ -228,7 +228,7 @@ def build_step_view(trial: Trial, generation: int) -> StepView:
             raised.setdefault(rank, _error_at_end(ending, "fabric", said))
         elif from_others:
             crashed[rank] = ending
-        elif (aborted or ending.code > 0) and (lack := lack_at_end(ending.last_lines)):
+        elif (aborted or ending.code > 0) and (lack := _lack_at_end(trial, ending, aborted=aborted)):
             raised[rank] = _error_at_end(ending, "processes", lack)
         # A process causes a crash by itself, so the record of its death needs no other event to explain it.
         elif rank in confirmed or -ending.code in CRASHES:
@@ -331,6 +331,11 @@ def _lack_of_processes(trial: Trial, ending: ExitRecord) -> str:
     if ending.code == -signal.SIGABRT and connects(ending.phase) and NO_EXCEPTION in ending.last_lines:
         return NO_EXCEPTION
     return lack_of_processes(ending.last_lines)
+
+
+def _lack_at_end(trial: Trial, ending: ExitRecord, *, aborted: bool) -> str:
+    """Return the exception that ended a rank, if it tells a lack of its host, and its output nothing of its GPU."""
+    return "" if has_device_error(trial, ending) else lack_at_end(ending.last_lines, aborted=aborted)
 
 
 def _bystanders(

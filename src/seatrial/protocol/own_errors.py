@@ -151,26 +151,30 @@ _OF_A_HANDLE = re.compile("invalid argument|invalid device (?!function)|not supp
 
 _NONE_LEFT = "Resource temporarily unavailable"
 """The words of the system where it gives a process no further thread or child."""
-_TAKEN = {
-    "port": r"address already in use|\bEADDRINUSE\b|cannot assign requested address|\bEADDRNOTAVAIL\b",
-    "open file": r"too many open files(?: in system)?|file table overflow|\bEMFILE\b|\bENFILE\b",
+_NO_ADDRESS = r"(?:cannot assign requested address|\bEADDRNOTAVAIL\b)"
+_IN_USE = r"address already in use|\bEADDRINUSE\b"
+_NOT_PORTS = {
+    "open file": r"too many open files(?: in system)?|file table overflow|\bEMFILE\b|\bENFILE\b|failed to init uv loop",
     "buffer of the network": r"no buffer space available|\bENOBUFS\b",
     "memory": r"cannot allocate memory|\bnot enough memory\b|\bENOMEM\b",
 }
+_TAKEN = {"port": rf"{_IN_USE}|connect[^\n]{{0,200}}?{_NO_ADDRESS}", **_NOT_PORTS}
 """Things of a host that others may take, and the words of glibc, of libuv, which the store of torch uses, and of both
 for the number, where none is left."""
-_ROOM = {"room on a file system": r"no space left on device|\bENOSPC\b"}
+_ROOM = {"room on a file system": r"no space left on device|\bENOSPC\b|disk quota exceeded|\bEDQUOT\b"}
 """A thing that nobody takes by a connection."""
-_OF_THIS_HOST = re.compile("|".join((*_TAKEN.values(), _NONE_LEFT)), re.I)
+_OF_THIS_HOST = re.compile("|".join((_NO_ADDRESS, _IN_USE, *_NOT_PORTS.values(), _NONE_LEFT)), re.I)
 _NO_SUCH_ADDRESS = re.compile(
-    r"\b(?:bind|listen)\b[^\n]{0,200}?(?:cannot assign requested address|\bEADDRNOTAVAIL\b)"
-    r"|cannot assign requested address[^\n]{0,40}\bbind\b",
-    re.I,
+    rf"\b(?:bind|listen)\b[^\n]{{0,200}}?{_NO_ADDRESS}|{_NO_ADDRESS}[^\n]{{0,40}}\bbind\b", re.I
 )
 """Words for a socket that should listen at an address that the host has not. One that connects lacks a port there."""
+_NO_ADAPTER_ROOM = re.compile(_ROOM["room on a file system"], re.I)
+"""Words of an adapter of the network, too, for its queues, which nobody else takes."""
+_IN_SHARED_MEMORY = re.compile(r"/dev/shm/|shared memory", re.I)
+_NO_THREAD = "can't start new thread"
 _NO_PROCESS = re.compile(
     _BEFORE
-    + r"(?:can't start new thread"
+    + rf"(?:{_NO_THREAD}"
     + rf"|(?:\[Errno \d{{1,3}}\] |thread constructor failed: )?{re.escape(_NONE_LEFT)}\s*(?:\n|$)"
     + rf"|Call to (?:pthread_create|fork) failed ?: {re.escape(_NONE_LEFT)}"
     + r"|libgomp: Thread creation failed"
@@ -217,7 +221,10 @@ _LACKS = {
     for name, words in (_TAKEN | _ROOM).items()
 }
 _LACKED_FIRST = re.compile(
-    rf"{_BEFORE}(?:\[Errno \d{{1,3}}\] )?(?:[\w .()-]{{1,60}}: )?(?:{'|'.join((_TAKEN | _ROOM).values())})", re.I
+    rf"{_BEFORE}(?:\[Errno \d{{1,3}}\] )?"
+    r"(?:(?:[\w .()-]{1,60}|unable to [a-z ]{1,30} <[^<>\n]{0,300}>[a-z -]{0,30}): )?"
+    rf"(?:{'|'.join((_TAKEN | _ROOM).values())})",
+    re.I,
 )
 """Beginnings of what Python, C++ and Gloo say of that: ``[Errno 24] Too many open files``, ``bind: Address already in
 use``."""
@@ -271,9 +278,11 @@ def lack_in(text: str) -> Lack | None:
 
     ``Resource temporarily unavailable`` in the middle of it may be a connection on which nothing came in time.
     """
-    if lacks_processes(text):
+    if lacks_processes(text) or _NO_THREAD in text:
         return NO_PROCESS
     text = "" if _LOCKED_MEMORY in text else _NO_SUCH_ADDRESS.sub("", text)
+    if _NCCL.match(text) and not _IN_SHARED_MEMORY.search(text):
+        text = _NO_ADAPTER_ROOM.sub("", text)
     return next((lack for words, lack in _LACKS.values() if words.search(text)), None)
 
 
@@ -299,13 +308,16 @@ def lack_of_processes(lines: Sequence[str]) -> str:
     return next((in_one_line(text) for text in _messages(lines) if lacks_processes(text)), "")
 
 
-def lack_at_end(lines: Sequence[str]) -> str:
-    """Return the line in the output of a rank with the exception that ended it, if that tells a lack of its host."""
-    uncaught = [line for line in lines if _UNCAUGHT.match(line)]
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    lacks = ((line.strip(), first_lack(line)) for line in uncaught or [last])
+def lack_at_end(lines: Sequence[str], *, aborted: bool) -> str:
+    """Return the line in the output of a rank with the exception that ended it, if that tells a lack of its host.
+
+    ``aborted``: by an exception of C++, which no other one ends; else by one of Python, which is the last line.
+    """
+    ends = _UNCAUGHT.match if aborted else str.strip
+    line = next((line.strip() for line in reversed(lines) if ends(line)), "")
+    lack = first_lack(line)
     # The rank itself may have taken the memory.
-    return next((line for line, lack in lacks if lack is not None and lack.name != "memory"), "")
+    return line if lack is not None and lack.name != "memory" else ""
 
 
 def keeper(text: str) -> Keeper:
@@ -358,7 +370,7 @@ def in_one_line(message: str) -> str:
     """Return the first line of a message, and with it the last error of NCCL, which says what has failed."""
     lines = message.strip().splitlines() or [""]
     said = _nccl_said(message_at(lines, 0))
-    return lines[0].strip() if said is None or not said[1] else f"{lines[0].strip()}; last error: {said[1]}"
+    return lines[0].strip() if said is None or said[1] in lines[0] else f"{lines[0].strip()}; last error: {said[1]}"
 
 
 def _nccl_said(text: str) -> tuple[str, str] | None:

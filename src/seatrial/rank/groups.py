@@ -100,7 +100,7 @@ def join_store(context: Context, timeout: timedelta, *, connect_timeout_s: float
                 connection.settimeout(connect_timeout_s)
                 connection.connect((host, port))
         except OSError as error:
-            how = how_unreachable(error)
+            how = "no route" if is_without_address(error, host) else how_unreachable(error)
             context.fact("store_unreachable", {"host": host, "port": port, "how": how})
             raise MeetingError(f"no connection to the store at {host}:{port} ({how})") from error
         import torch.distributed as dist
@@ -150,6 +150,25 @@ def how_unreachable(error: OSError) -> str:
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return "no route"
     return error.strerror or str(error)
+
+
+def is_without_address(error: OSError, address: str) -> bool:
+    """Return whether no connection was made since this host has no address for one to that address, as without IPv6.
+
+    The system says the same where no port is left. Sends no packet.
+    """
+    if error.errno != errno.EADDRNOTAVAIL:
+        return False
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("", 0))
+        except OSError:
+            return False
+        try:
+            probe.connect((address, 9))
+        except OSError as again:
+            return again.errno == errno.EADDRNOTAVAIL
+    return False
 
 
 # A rank that ends after its group has formed is named. Another rank keeps the store, and torch takes as much memory as

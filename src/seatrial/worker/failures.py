@@ -14,11 +14,11 @@ from seatrial.rank.meeting import MeetingError
 
 _LACKED = (
     errno.EADDRINUSE,
-    errno.EADDRNOTAVAIL,
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOBUFS,
     errno.ENOSPC,
+    errno.EDQUOT,
 )
 _UNREACHED = (
     errno.EHOSTUNREACH,

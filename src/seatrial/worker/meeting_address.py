@@ -7,6 +7,7 @@ of the first pod is unknown each rank would join a stranger who has a Service in
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import urlparse
 
 from seatrial.probe.address_search import AddressSearch, in_pod, is_address, resolve_in_thread
+from seatrial.rank.groups import is_without_address
 from seatrial.rank.meeting import MeetingError
 
 _SELF = "127.0.0.1"
@@ -91,7 +93,10 @@ def _address_of(place: _Place, rank: int, until: float) -> str:
                     connection.connect((address, place.port))
                 return address
             except OSError as error:
-                why = f"nobody answers at {address}: {error.strerror or error}"
+                # With a port none may answer there; without one that is not known.
+                no_port = error.errno == errno.EADDRNOTAVAIL and not is_without_address(error, address)
+                tried = "no connection to" if no_port else "nobody answers at"
+                why = f"{tried} {address}: {error.strerror or error}"
         left_s = until - time.monotonic()
         if left_s <= 0:
             raise MeetingError(_unmet(search, why))

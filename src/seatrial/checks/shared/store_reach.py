@@ -44,7 +44,7 @@ def store_findings(evidence: Evidence, check: str) -> tuple[Finding, ...]:
     ways: dict[tuple[str, int], dict[int, str]] = {}
     for rank, value in sorted(of_rank.items()):
         how = str(value.get("how"))[:60]
-        if lack_in(how):
+        if lack_in(f"connect: {how}"):
             continue
         # A rank may say anything; the words of the system and ours are no sentence about others.
         said = how if how in _ACTIONS or how in _REASONS else quoted(how)
