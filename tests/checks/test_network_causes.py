@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from itertools import permutations
 
@@ -9,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seatrial.checks.network import pairs
 from seatrial.checks.network.causes import Cause, Tried, find_causes
 from seatrial.checks.network.pairs import Pair, Pairs, bits_of, numbers_of
 from seatrial.checks.network.schedule import to_ranges, within
 
 
-def pairs_of(pairs: set[Pair]) -> Pairs:
-    return Pairs({source: bits_of(t for s, t in pairs if s == source) for source in {s for s, _ in pairs}})
+def pairs_of(made: set[Pair]) -> Pairs:
+    return Pairs({source: bits_of(t for s, t in made if s == source) for source in {s for s, _ in made}})
 
 
 def causes_of(
@@ -42,6 +44,23 @@ def test_sets_of_pairs_are_sets(one: set[Pair], other: set[Pair]) -> None:
     assert [pair in pairs_of(one) for pair in other] == [pair in one for pair in other]
     assert list(numbers_of(pairs_of(one).all_targets())) == sorted({target for _, target in one})
     assert list(pairs_of(one).between([0, 3], 0b110)) == sorted(p for p in one if p[0] in (0, 3) and p[1] in (1, 2))
+
+
+@pytest.mark.parametrize("most_in_a_square", [3, 1 << 14])
+@given(st.sets(st.integers(0, 300), max_size=12), st.sets(st.integers(0, 300), max_size=12), st.data())
+def test_pairs_are_exchanged_in_squares(
+    most_in_a_square: int, sources: set[int], targets: set[int], data: st.DataObject
+) -> None:
+    """Whatever numbers the nodes have, and however many there are."""
+    every = sorted(itertools.product(sources, targets))
+    left_out = data.draw(st.sets(st.sampled_from(every))) if every else set()
+    made = pairs_of({*every} - left_out)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pairs, "_MOST_DENSE", most_in_a_square)
+        patched.setattr(pairs, "_MOST_RUNS", data.draw(st.integers(0, 64)))
+        turned = made.turned()
+    assert list(turned) == sorted((target, source) for source, target in made)
+    assert all(turned.targets.values())
 
 
 @given(st.sets(st.integers(0, 70)), st.sets(st.integers(0, 70)))

@@ -135,7 +135,11 @@ def test_what_another_user_may_have_exchanged_is_no_fault_of_a_node(shared: str)
 
 def test_a_slow_file_system_of_another_user_names_no_node() -> None:
     slow = fleet([[1.0]] * 5 + [[0.5]] + [[1.0]] * 2, again={0: 1.5, 1: 1.5, 5: 0.6})
-    for more, kind in (((), "node"), ((fact("exchanged", 5, "/ckpt"),), "none")):
+    for more, kind in (
+        ((), "node"),
+        ((fact("exchanged", 5, "/ckpt"),), "none"),
+        ((fact("exchanged", 5, "/tmp"),), "node"),  # it was never used
+    ):
         ruling = CHECK.judge(replace(slow, facts=(*slow.facts, *more)), NAMED)
         assert [culprit for culprit, _ in failed(ruling)] == [kind]
 

@@ -179,6 +179,20 @@ def _sizes() -> Evidence:
     return replace(made, facts=tuple(facts), nodes=nodes)
 
 
+def _untried() -> Evidence:
+    """Each of 3,000 nodes has tried no other; the first one to say so has the highest number that a node may have."""
+    high, made = (1 << 17) - 1, network_evidence(3_000)
+    facts = [
+        replace(
+            fact,
+            node_rank=fact.node_rank or high,
+            value=fact.value | {"untried": [[0, high]]} if fact.name == "connections" else fact.value,
+        )
+        for fact in made.facts
+    ]
+    return replace(made, facts=tuple(facts), nodes={node or high: name for node, name in made.nodes.items()})
+
+
 _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
     "training, models": ("training", SMOKE, lambda: _each_its_device(trained(_MANY))),
     "training, slow": ("training", SMOKE, _slow),
@@ -212,6 +226,7 @@ _STREAMS: Mapping[str, tuple[str, Any, Callable[[], Evidence]]] = {
     "storage, views of own folders": ("storage", replace(NAMED, shared="no"), _views),
     "training, slow again": ("training", SMOKE, _slow_again),
     "network, sizes": ("network", None, _sizes),
+    "network, untried": ("network", None, _untried),
     **{f"links, {name}": ("links", None, make) for name, make in _LINKS.items()},
     "memory, slow again": ("memory", ONE, lambda: copied([20.0, 2.0] * (_MANY // 2), _SLOW_ALONE, shares={})),
 }

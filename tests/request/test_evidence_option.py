@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -30,6 +31,20 @@ def test_a_node_and_names_with_equals_signs(tmp_path: Path) -> None:
     assert [(file.name, file.node) for file in found] == [("a=b", ""), ("c", "gpu-00")]
     sources = [event["src"] for event in events_of("run", found)]
     assert len(set(sources)) == 2
+
+
+def test_a_name_of_a_node_and_a_file_is_no_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user can have made one where the user types."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("own.json", "[]"), ("gpu-00=own.json", "{}"), ("a=b", '""')):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "gpu-00=").mkdir()
+    (tmp_path / "gpu-00=" / "own.json").write_text("{}")
+    found = read_evidence(["gpu-00=own.json", "./a=b"])
+    assert [(file.name, file.node, file.sha256) for file in found] == [
+        ("own.json", "gpu-00", hashlib.sha256(b"[]").hexdigest()),
+        ("a=b", "", hashlib.sha256(b'""').hexdigest()),
+    ]
 
 
 def test_a_trial_without_the_check_that_judges_it_is_refused(tmp_path: Path) -> None:

@@ -9,15 +9,19 @@ from typing import Any
 from seatrial.devices.handed import MOST_BYTES, HandedFile, read
 from seatrial.devices.plain_json import to_json
 from seatrial.errors import RequestError
-from seatrial.files import has_entry, read_input
+from seatrial.files import read_input
 from seatrial.protocol.events import EndEvent, HandedEvent, Source
 
 
 def read_evidence(words: Collection[str]) -> tuple[HandedFile, ...]:
-    """Return what each file says, for ``FILE`` or ``NODE=FILE``. Raises RequestError for one that cannot be opened."""
+    """Return what each file says, for ``FILE`` or ``NODE=FILE``. Raises RequestError for one that cannot be opened.
+
+    No file system is asked which of them it is: others may have made what has the whole name.
+    """
     files = list[HandedFile]()
     for word in words:
-        node, _, name = ("", "", word) if has_entry(word) or "=" not in word else word.partition("=")
+        before, sign, after = word.partition("=")
+        node, name = (before, after) if before and sign and "/" not in before else ("", word)
         try:
             handed = read(read_input(name, MOST_BYTES), name=Path(name).name, node=node)
         except (OSError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,15 +12,19 @@ Pair = tuple[int, int]
 _LEAST_SHARE = 1 / 64
 """The share of a square of bits that are pairs, from which on it is exchanged at once, and not pair by pair."""
 _MOST_DENSE = 1 << 14
-"""Nodes of which all pairs together are bits of one number, 32 MB."""
+"""Nodes of one square: all pairs of them are bits of one number, 32 MB."""
+_MOST_RUNS = 64
+"""Runs of numbers that are moved at once, each in the time of all bits."""
 
 
 def bits_of(numbers: Iterable[int]) -> int:
     """Return a number whose set bits are these numbers."""
-    bits = 0
-    for number in numbers:
-        bits |= 1 << number
-    return bits
+    # In bytes: an operation with a number takes time for all of its bits.
+    chosen = [*numbers]
+    content = bytearray(max(chosen, default=0) // 8 + 1)
+    for number in chosen:
+        content[number >> 3] |= 1 << (number & 7)
+    return int.from_bytes(content, "little")
 
 
 def numbers_of(bits: int) -> Iterator[int]:
@@ -74,19 +79,61 @@ class Pairs:
         return union
 
     def turned(self) -> Pairs:
-        """Return the pairs with source and target exchanged."""
-        size = max((max(source, bits.bit_length()) for source, bits in self.targets.items()), default=0)
-        if size <= _MOST_DENSE and len(self) > _LEAST_SHARE * size * size:
-            return _of(dict(enumerate(_transposed([self.targets.get(source, 0) for source in range(size + 1)]))))
-        turned: defaultdict[int, int] = defaultdict(int)
-        for source, bits in self.targets.items():
-            for target in numbers_of(bits):
-                turned[target] |= 1 << source
-        return Pairs(turned)
+        """Return the pairs with source and target exchanged.
+
+        The nodes that occur are put side by side first, whatever their numbers: of many pairs squares are exchanged at
+        once, and the numbers of a few are collected.
+        """
+        sources, targets = sorted(self.targets), [*numbers_of(self.all_targets())]
+        if len(self) <= _LEAST_SHARE * len(sources) * len(targets):
+            turned = defaultdict[int, list[int]](list)
+            for source, target in self:
+                turned[target].append(source)
+            return Pairs({target: bits_of(numbers) for target, numbers in turned.items()})
+        found = dict.fromkeys(targets, 0)
+        for begin in range(0, len(targets), _MOST_DENSE):
+            columns = _places(targets[begin : begin + _MOST_DENSE])
+            for first in range(0, len(sources), _MOST_DENSE):
+                rows = _places(sources[first : first + _MOST_DENSE])
+                square = [columns.picked(self.targets[source]) for source in rows.numbers]
+                for target, bits in zip(columns.numbers, _transposed(square), strict=False):
+                    found[target] |= rows.spread(bits)
+        return _of(found)
 
 
 def _of(targets: Mapping[int, int]) -> Pairs:
     return Pairs({source: bits for source, bits in targets.items() if bits})
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Ascending numbers of nodes, whose bits may lie side by side."""
+
+    numbers: Sequence[int]
+    runs: Sequence[tuple[int, int, int]]
+    """(place of the first among the numbers, its number, how many follow one another)"""
+
+    def picked(self, bits: int) -> int:
+        """Return the bits at these numbers, side by side."""
+        if len(self.runs) <= _MOST_RUNS:
+            return sum((bits >> number & (1 << count) - 1) << place for place, number, count in self.runs)
+        digits = f"{bits:0{self.numbers[-1] + 1}b}"[::-1]
+        return int("".join(map(digits.__getitem__, self.numbers))[::-1], 2)
+
+    def spread(self, bits: int) -> int:
+        """Return bits that lie side by side at these numbers."""
+        if len(self.runs) <= _MOST_RUNS:
+            return sum((bits >> place & (1 << count) - 1) << number for place, number, count in self.runs)
+        digits = ["0"] * (self.numbers[-1] + 1)
+        for place in numbers_of(bits):
+            digits[self.numbers[place]] = "1"
+        return int("".join(digits)[::-1], 2)
+
+
+def _places(numbers: Sequence[int]) -> _Places:
+    later = [place for place in range(1, len(numbers)) if numbers[place] != numbers[place - 1] + 1]
+    bounds = itertools.pairwise([0, *later, len(numbers)])
+    return _Places(numbers, [(begin, numbers[begin], end - begin) for begin, end in bounds])
 
 
 def _transposed(rows: Sequence[int]) -> Iterator[int]:

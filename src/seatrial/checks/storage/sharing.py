@@ -205,9 +205,8 @@ def _judge_not_shared(evidence: Evidence, ways: Ways, views: Mapping[int, View],
     }
     if not sharing:
         return Ruling()
-    exchanged = {nodes.get(rank): (rank, path) for rank, path in ways.exchanged}
-    certain = sharing - exchanged.keys()
-    some = [exchanged[node] for node in sorted(sharing & exchanged.keys())]
+    certain = sharing - ways.measured.keys()
+    some = [ways.measured[node] for node in sorted(sharing & ways.measured.keys())]
     finding = Finding(
         severity="fail",
         check="storage",

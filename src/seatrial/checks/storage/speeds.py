@@ -185,11 +185,10 @@ def _appends_per_second(measurement: Measurement) -> Measurement:
 
 
 def _words(evidence: Evidence, ways: Ways, name: str, variant: str, other: Callable[[int], str]) -> SpeedWords:
-    exchanged = {evidence.ranks[rank].node: (rank, path) for rank, path in sorted(ways.exchanged)}
-
     def culprit(rank: int) -> Culprit:
         node = evidence.ranks[rank].node
-        return ways.culprit(evidence, [exchanged[node]]) if node in exchanged else node_culprit(ways.ranks_of, (node,))
+        exchanged = ways.measured.get(node)
+        return ways.culprit(evidence, [exchanged]) if exchanged else node_culprit(ways.ranks_of, (node,))
 
     doing = {"write_gbps": "writing", "read_gbps": f"reading ({variant})", "fsync_ms": "appends with fsync"}[name]
     return SpeedWords(

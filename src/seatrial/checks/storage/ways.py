@@ -25,6 +25,8 @@ class Ways:
     """Folders to which their rank, whenever it looked, met no file system that another machine may have."""
     exchanged: frozenset[RankFolder]
     """Folders that another user of the machine may have exchanged, or mounted something over, as their rank says."""
+    measured: Mapping[str, RankFolder]
+    """Node -> one of these that was measured there, if any."""
     are_all_own: bool
     """Whether the user says that no two nodes share a folder."""
     ranks_of: Mapping[str, Sequence[int]]
@@ -56,11 +58,17 @@ def ways_of_ranks(evidence: Evidence, params: Params) -> Ways:
         for fact in evidence.facts
         if fact.name == "exchanged" and fact.rank is not None and fact.rank in evidence.ranks
     )
+    used = {
+        (fact.rank, fact.value["path"])
+        for fact in evidence.facts
+        if fact.name == "folder" and fact.rank is not None and fact.rank in evidence.ranks
+    }
     common = common_places(evidence, ((rank, places) for (rank, _), places in seen))
     shared = {way for way, places in seen if places is None or not common.isdisjoint(places)}
     return Ways(
         own=frozenset(way for way, _ in seen) - shared,
         exchanged=exchanged,
+        measured={evidence.ranks[rank].node: (rank, path) for rank, path in sorted(exchanged & used)},
         are_all_own=params.shared == "no",
         ranks_of=ranks_of_nodes(evidence),
     )
