@@ -52,6 +52,7 @@ def judge(evidence: Evidence, params: Params) -> Ruling:
     for fabric in fabrics(evidence, params):
         paired.update(() if fabric.inside else fabric.topology.members)
         observations = observe(answers, fabric)
+        absent += observations.damaged
         is_one_machine = len({evidence.ranks[rank].node for rank in fabric.topology.members}) == 1
         text = FabricText(evidence=evidence, fabric=fabric, reports=reports, is_one_machine=is_one_machine)
         if wanted_round(observations, fabric, answers) is not None:

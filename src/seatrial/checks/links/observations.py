@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -65,6 +65,16 @@ class FabricObservations:
     """Groups that had no time for all their exchanges, as if all the others had been clean."""
     unmet: Mapping[frozenset[int], str]
     """The last words about each pair that did not meet."""
+    damaged: tuple[str, ...]
+    """The words of each rank about one that the round did not let it meet."""
+
+    @property
+    def members(self) -> Set[int]:
+        """The members that any result is about."""
+        observed = (self.rates, *self.by_cost.values())
+        pairs = (pair for each in observed for pair in (*each.pairs, *each.outliers))
+        groups = (group.members for group in (*self.rates.groups, *self.late))
+        return {end for pair in pairs for end in (pair.source, pair.target)}.union(*groups)
 
     def with_cost(self, cost: Cost) -> Observations:
         """Return the rates with one of the costs, from which the solver derives the next round.
@@ -228,21 +238,30 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
     by_cost = {cost.measurement: Observations() for cost in compared}
     rates, late = Observations(), list[GroupResult]()
     not_met: dict[frozenset[int], str] = {}
+    damaged: dict[str, None] = {}
     for fact in rounds_of(answers, fabric):
         common: dict[str, Any] = {key: fact.value[key] for key in ("at_once", "repeats")}
-        measurements = [
-            measurement
-            for rank in fabric.topology.members
-            for measurement in answers.measurements.get((fact.stage, rank), ())
-            if measurement.name == "group_gbps" or (measurement.peer in members and measurement.peer != rank)
-        ]
+        # A rank speaks of those that the round let it meet. With another one it would make a member, or a broken link.
+        met, measurements = _met(fact.value, members), list[Measurement]()
+        for measurement in _of_members(answers.measurements, fact, fabric):
+            if measurement.name == "group_gbps" or met(measurement.rank, measurement.peer):
+                measurements.append(measurement)
+            else:
+                damaged[f"a {measurement.name} of rank {measurement.rank} about a transfer of its round"] = None
         # Of a group, the ranks report outliers only.
         field = "outliers" if fact.value["groups"] else "pairs"
         for cost in compared:
             mine = by_cost[cost.measurement]
             results = tuple(_cost_results(cost, measurements, common))
             by_cost[cost.measurement] = replace(mine, **{field: getattr(mine, field) + results})
-        failed = [item for rank in fabric.topology.members for item in answers.failed.get((fact.stage, rank), ())]
+        failed, unmet = list[Fact](), list[Fact]()
+        for words, kept in ((answers.failed, failed), (answers.unmet, unmet)):
+            for item in _of_members(words, fact, fabric):
+                peer = item.value.get("peer")
+                if met(item.rank, peer):
+                    kept.append(item)
+                elif peer is not None or not fact.value["groups"]:
+                    damaged[f"what rank {item.rank} says of a transfer of its round"] = None
         pairs = _pair_results(measurements, failed, members, common)
         medians = {
             measurement.rank: measurement.value
@@ -256,23 +275,40 @@ def observe(answers: Answers, fabric: Fabric) -> FabricObservations:
             if len(group) < 2:
                 continue
             said = [item for rank in group for item in answers.failed.get((fact.stage, rank), ())]
-            unmet = [item for rank in group for item in answers.unmet.get((fact.stage, rank), ())]
-            result = _group_result(group, inside.get(number, ()), medians, (said, unmet), fact.value)
+            missed = [item for rank in group for item in answers.unmet.get((fact.stage, rank), ())]
+            result = _group_result(group, inside.get(number, ()), medians, (said, missed), fact.value)
             in_late = [rank for rank in group if (fact.stage, rank) in answers.late]
             # All members hear from the first one that time is up: what less than half of them say is their own.
-            if len(in_late) > len(group) / 2 and not said and not unmet:
+            if len(in_late) > len(group) / 2 and not said and not missed:
                 late.append(replace(result, failed="", gbps=fact.value.get("list_below_gbps") or 1.0, at_once=1))
             else:
                 on_time.append(result)
         rates = rates.after(() if groups else tuple(pairs), tuple(on_time))
         if not groups:
-            unmet = [item for rank in fabric.topology.members for item in answers.unmet.get((fact.stage, rank), ())]
-            # One that is no pair of this round would be given up without a question.
-            of_round = {frozenset(pair) for pair in fact.value["pairs"]}
-            now = {ends: _reason(item) for item in unmet if (ends := _ends(item)) in of_round and len(ends) == 2}
+            now = {_ends(item): _reason(item) for item in unmet}
             not_met |= now
             rates = replace(rates, unmet=(*rates.unmet, *now))
-    return FabricObservations(rates=rates, by_cost=by_cost, late=tuple(late), unmet=not_met)
+    return FabricObservations(rates=rates, by_cost=by_cost, late=tuple(late), unmet=not_met, damaged=tuple(damaged))
+
+
+def _of_members(items: ByStageAndRank[Item], asked: Fact, fabric: Fabric) -> Iterator[Item]:
+    """Yield what the members of a fabric said in one round."""
+    for rank in fabric.topology.members:
+        yield from items.get((asked.stage, rank), ())
+
+
+def _met(requested: Mapping[str, Any], members: frozenset[int]) -> Callable[[int | None, int | None], bool]:
+    """Return a function that returns whether two members are a pair, or of one group, of the requested round."""
+    pairs = {frozenset(pair) for pair in requested["pairs"] if members.issuperset(pair)}
+    groups = [group for group in requested["groups"] if members.issuperset(group)]
+    group_of = {rank: number for number, group in enumerate(groups) for rank in group}
+
+    def met(rank: int | None, peer: int | None) -> bool:
+        if rank is None or peer is None or rank == peer:
+            return False
+        return frozenset((rank, peer)) in pairs or (rank in group_of and group_of[rank] == group_of.get(peer))
+
+    return met
 
 
 def rounds_of(answers: Answers, fabric: Fabric) -> Sequence[Fact]:

@@ -61,11 +61,9 @@ def wanted_round(observations: FabricObservations, fabric: Fabric, answers: Answ
 
 def without_page(observations: FabricObservations, fabric: Fabric, answers: Answers) -> list[int]:
     """Return the members of a fabric that reported no address of a page, and that nobody has met."""
-    rates = observations.rates
-    known = {end for pair in rates.pairs for end in (pair.source, pair.target)}
-    known.update(member for group in rates.groups for member in group.members)
-    known.update(answers.pages)
-    return [member for member in fabric.topology.members if member not in known]
+    lost = [member for member in fabric.topology.members if member not in answers.pages]
+    met = observations.members if lost else frozenset()
+    return [member for member in lost if member not in met]
 
 
 def _part(wanted: Round, fabric: Fabric, observations: FabricObservations) -> dict[str, Any]:
