@@ -11,7 +11,10 @@ from by_day import by_day
 from checks.simulated_links import DEAD, SimulatedCluster, slow_node
 
 from seatrial.checks.links import CHECK
+from seatrial.checks.links.fabrics import fabrics
+from seatrial.checks.links.observations import read_answers, rounds_of
 from seatrial.checks.links.params import Params
+from seatrial.checks.links.solver.cover import most_rounds
 from seatrial.evidence.evidence import Evidence
 from seatrial.evidence.findings import Ruling
 from seatrial.evidence.measurement import Fact, Measurement
@@ -125,3 +128,14 @@ def test_a_record_that_lost_the_page_of_one_that_was_met_is_judged(nodes: int, l
     evidence = replace(evidence, measurements=left)
     CHECK.next_round(evidence, Params())
     assert "node n2" in {finding.culprit.name for finding in CHECK.judge(evidence, Params()).findings}
+
+
+@pytest.mark.parametrize("nodes", [5, 16, 17, 18, 33, 34, 70])
+def test_all_rounds_count_of_a_search_without_some_members(nodes: int) -> None:
+    """The pairs of 16 take more rounds than the groups of 17."""
+    evidence = SimulatedCluster(nodes=nodes).evidence()
+    (fabric,) = fabrics(evidence, Params())
+    asked = [Fact(check="links", name="asked", value={}, rank=0, stage=f"round {number}") for number in range(200)]
+    counted = len(rounds_of(replace(read_answers(evidence), rounds={fabric.name: asked}), fabric))
+    left = [replace(fabric.topology, members=fabric.topology.members[:size]) for size in range(2, nodes + 1)]
+    assert max(map(most_rounds, left)) <= counted < 200

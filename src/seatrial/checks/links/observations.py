@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from seatrial.checks.links.fabrics import Cost, Fabric, costs, device_kind
 from seatrial.checks.links.solver import GroupResult, Observations, PairResult
-from seatrial.checks.links.solver.cover import most_rounds
+from seatrial.checks.links.solver.cover import ALL_PAIRS, most_rounds
 from seatrial.checks.shared.facts import drop_malformed, has_fields, unreadable
 from seatrial.checks.shared.speed import CPU_SHARE
 from seatrial.evidence.evidence import Evidence
@@ -313,8 +313,11 @@ def _met(requested: Mapping[str, Any], members: frozenset[int]) -> Callable[[int
 
 def rounds_of(answers: Answers, fabric: Fabric) -> Sequence[Fact]:
     """Return the rounds of a fabric: a record of somebody else may have more than any search asks for."""
-    # Without a member that has no page, which makes their number odd, a search may take one round more.
-    return answers.rounds.get(fabric.name, ())[: most_rounds(fabric.topology) + 1]
+    members = fabric.topology.members
+    # Without the members that have no page a search of pairs takes more rounds than one of groups, and one more where
+    # their number is odd.
+    most = max(most_rounds(fabric.topology), most_rounds(replace(fabric.topology, members=members[:ALL_PAIRS]))) + 1
+    return answers.rounds.get(fabric.name, ())[:most]
 
 
 def _pairs_inside(groups: Iterable[Sequence[int]], pairs: Iterable[PairResult]) -> Mapping[int, Sequence[PairResult]]:
